@@ -1,0 +1,1 @@
+"""Which operations become one kernel: selection, growth and what it saves."""

@@ -1,0 +1,1 @@
+"""From a captured model to functional ATen graphs, and back from regions to a graph."""

@@ -1,0 +1,1 @@
+"""From a region of a graph to a loop kernel."""

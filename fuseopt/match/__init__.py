@@ -1,0 +1,1 @@
+"""Shadow terms, the matcher and the registry of rules."""

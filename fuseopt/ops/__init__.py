@@ -1,0 +1,1 @@
+"""What each ATen operation means, in primitives: one declaration an op."""

@@ -1,0 +1,1 @@
+"""Compiling, caching, launching and interpreting kernels."""

@@ -1,0 +1,1 @@
+"""Checking replacements against the operations they replace."""
