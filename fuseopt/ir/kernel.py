@@ -1,0 +1,97 @@
+"""A loop kernel: axes, parameters and stores. What runs as one Triton kernel, before a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from fuseopt.ir import dims
+from fuseopt.ir.dims import Size
+from fuseopt.ir.index import Axis, Index
+from fuseopt.ir.values import Fold, Load, Value, index_values, walk
+
+
+@dataclass(frozen=True, slots=True)
+class TensorParam:
+    """A tensor the kernel reads or writes. Strides are in elements; the pointer is at element 0."""
+
+    dtype: torch.dtype
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+
+    @property
+    def span(self) -> Size:
+        """The number of elements from the first to the last one, both included."""
+        total: Size = 1
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            total = dims.add(total, dims.multiply(dims.add(size, -1), stride))
+        return total
+
+    @property
+    def distinct(self) -> Size:
+        """The number of elements counted once where an expanded dimension repeats them."""
+        sizes = [s for s, st in zip(self.shape, self.strides, strict=True) if st != 0]
+        return dims.product(sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Writes `value` to element `index` of output `param`, where every guard is true."""
+
+    param: int
+    index: Index
+    value: Value
+    guard: tuple[Value, ...] = ()
+
+    @property
+    def axes(self) -> frozenset[Axis]:
+        """The axes along which the store takes place."""
+        return self.index.axes.union(self.value.axes, *(g.axes for g in self.guard))
+
+
+@dataclass(frozen=True, slots=True)
+class LoopKernel:
+    """Stores over a loop nest: `rows` are parallel axes, `columns` are reduced or tiled together.
+
+    Every `Fold` of the kernel runs over exactly the columns. A kernel without folds has no columns;
+    the schedule tiles its rows as it likes.
+    """
+
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    inputs: tuple[TensorParam, ...]
+    outputs: tuple[TensorParam, ...]
+    stores: tuple[Store, ...]
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Rows, then columns."""
+        return self.rows + self.columns
+
+    def values(self) -> list[Value]:
+        """Every value of the kernel, operands before users."""
+        return walk(root for s in self.stores for root in (*s.guard, *_roots(s)))
+
+    def loads(self) -> Iterator[Load]:
+        """The loads among the values."""
+        return (v for v in self.values() if isinstance(v, Load))
+
+    def folds(self) -> Iterator[Fold]:
+        """The reductions among the values."""
+        return (v for v in self.values() if isinstance(v, Fold))
+
+    @property
+    def row_count(self) -> Size:
+        """The number of points of the row axes."""
+        return dims.product(a.extent for a in self.rows)
+
+    @property
+    def column_count(self) -> Size:
+        """The number of points of the column axes."""
+        return dims.product(a.extent for a in self.columns)
+
+
+def _roots(store: Store) -> tuple[Value, ...]:
+    return (*index_values(store.index), store.value)
