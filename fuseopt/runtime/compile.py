@@ -71,9 +71,9 @@ def compile_many(
         except KernelError as error:
             return error
 
-    # Threads, by measurement (Triton 3.6.0 and 3.7.1): while a kernel took 1 s to compile, a
-    # counting thread was never held up for more than 30 ms; MLIR, LLVM and ptxas run without the
-    # interpreter lock and only the 15 ms of walking the Python AST hold it. Twelve kernels on two
+    # Threads, by measurement (Triton 3.6.0 and 3.7.1): while kernels took up to 1 s to compile, a
+    # counting thread was held up for 53 ms at the worst; MLIR, LLVM and ptxas run without the
+    # interpreter lock and only the 20 ms of walking the Python AST hold it. Twelve kernels on two
     # busy cores took 1.37 s in 4 threads, 1.38 s in 2 forked processes (which are unsafe once CUDA
     # is up) and 2.45 s in 2 spawned ones.
     workers = max(1, min(jobs, len(missing)))
