@@ -15,6 +15,7 @@ class Reason(StrEnum):
 
     HEAVY = "heavy-op"  # a matrix product, convolution or attention: a vendor kernel's work
     NO_DEFINITION = "no-definition"  # the op is not declared in fuseopt.ops
+    MUTATION = "mutation"  # it writes to a tensor that the caller or the model holds
     RANDOM = "random"  # the op draws random numbers
     DTYPE = "dtype"  # a dtype the generator does not handle (complex, quantized, ...)
     DEVICE = "device"  # operands on several devices, or on one that Triton does not serve
@@ -82,6 +83,8 @@ class RegionFused:
     bytes_after: int
     launches_before: int
     schedule: str
+    seconds: float = 0.0  # measured time of the kernel, where it was timed
+    seconds_before: float = 0.0  # measured time of the operations it replaces
 
 
 @dataclass(frozen=True, slots=True)

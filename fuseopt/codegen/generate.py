@@ -26,12 +26,11 @@ def _host(name, *operands):
     import torch
     from triton.runtime.interpreter import TensorHandle
 
-    shape = max((o.handle.data.shape for o in operands), key=len)
     given = [torch.from_numpy(o.handle.data.copy()) for o in operands]
-    function = {"round": torch.round, "fmod": torch.fmod}.get(name) or getattr(torch, name)
-    result = function(*given).numpy().reshape(shape)
-    first = max(operands, key=lambda o: o.handle.data.ndim)
-    return tl.core.tensor(TensorHandle(result, first.handle.dtype), first.type)
+    result = getattr(torch, name)(*given).numpy()
+    element = operands[0].dtype
+    kind = tl.core.block_type(element, list(result.shape)) if result.ndim else element
+    return tl.core.tensor(TensorHandle(result, element), kind)
 
 '''
 

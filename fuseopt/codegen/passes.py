@@ -24,12 +24,14 @@ class OnlineSoftmax:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """`total` = sum(x) and `away` = sum((x - total / count) ** 2)."""
+    """`total` = sum(x), `away` = sum((x - total / count) ** 2), and `drift`, where the kernel has
+    it, = sum(x - total / count): the rounding error of the mean, none where means are combined."""
 
     total: Fold
     away: Fold
     sample: Value
     count: Number
+    drift: Fold | None = None
 
 
 Pair = OnlineSoftmax | Moments
@@ -46,35 +48,38 @@ class Pass:
 def plan_passes(kernel: LoopKernel) -> list[Pass]:
     """Return the passes over the row, in order, after which every reduction is known."""
     folds = list(kernel.folds())
-    pairs = {id(p.total if isinstance(p, OnlineSoftmax) else p.away): p for p in _pairs(folds)}
-    firsts = {id(_first(p)): p for p in pairs.values()}
+    pairs = _pairs(folds)
+    paired = {id(f): pair for pair in pairs for f in _members(pair)}
     depth: dict[int, int] = {}
     for fold in folds:
-        pair = pairs.get(id(fold))
-        if pair is not None:
-            depth[id(fold)] = depth[id(_first(pair))]
+        pair = paired.get(id(fold))
+        first = fold if pair is None else _members(pair)[0]
+        if first is not fold:
+            depth[id(fold)] = depth[id(first)]
         else:
             below = [depth[id(v)] for v in walk([fold.arg]) if isinstance(v, Fold)]
             depth[id(fold)] = 1 + max(below, default=0)
     passes = []
     for level in range(1, max(depth.values(), default=0) + 1):
-        here = [f for f in folds if depth[id(f)] == level]
-        single = tuple(f for f in here if id(f) not in pairs and id(f) not in firsts)
-        passes.append(Pass(single, tuple(pairs[id(f)] for f in here if id(f) in pairs)))
+        single = tuple(f for f in folds if depth[id(f)] == level and id(f) not in paired)
+        together = tuple(p for p in pairs if depth[id(_members(p)[0])] == level)
+        passes.append(Pass(single, together))
     return passes
 
 
-def _first(pair: Pair) -> Fold:
-    return pair.maximum if isinstance(pair, OnlineSoftmax) else pair.total
+def _members(pair: Pair) -> tuple[Fold, ...]:
+    if isinstance(pair, OnlineSoftmax):
+        return (pair.maximum, pair.total)
+    return (pair.total, pair.away) if pair.drift is None else (pair.total, pair.away, pair.drift)
 
 
 def _pairs(folds: list[Fold]) -> list[Pair]:
     found: list[Pair] = []
     taken: set[int] = set()
     for fold in folds:
-        pair = _softmax_pair(fold) or _moments_pair(fold)
-        if pair is not None and id(_first(pair)) not in taken:
-            taken.add(id(_first(pair)))
+        pair = _softmax_pair(fold) or _moments_pair(fold, folds)
+        if pair is not None and not taken & {id(f) for f in _members(pair)}:
+            taken |= {id(f) for f in _members(pair)}
             found.append(pair)
     return found
 
@@ -92,23 +97,22 @@ def _softmax_pair(fold: Fold) -> OnlineSoftmax | None:
     return None
 
 
-def _moments_pair(fold: Fold) -> Moments | None:
+def _moments_pair(fold: Fold, folds: list[Fold]) -> Moments | None:
     match fold:
-        case Fold(
-            combine="sum",
-            arg=Apply(
-                primitive="mul",
-                args=(
-                    Apply(
-                        primitive="sub",
-                        args=(
-                            sample,
-                            Apply(primitive="div", args=(Fold() as total, Number() as count)),
-                        ),
-                    ) as left,
-                    right,
-                ),
+        case Fold(combine="sum", arg=Apply(primitive="mul", args=(distance, same))) if (
+            distance is same
+        ):
+            pass
+        case _:
+            return None
+    match distance:
+        case Apply(
+            primitive="sub",
+            args=(
+                sample,
+                Apply(primitive="div", args=(Fold(combine="sum") as total, Number() as count)),
             ),
-        ) if left is right and total.combine == "sum" and total.arg is sample:
-            return Moments(total, fold, sample, count)
+        ) if total.arg is sample:
+            drift = next((f for f in folds if f.combine == "sum" and f.arg is distance), None)
+            return Moments(total, fold, sample, count, drift)
     return None

@@ -187,16 +187,17 @@ class _Printer:
         for fold, accumulator in singles:
             self._row_assign(fold, self._reduced(fold, accumulator))
         for pair, state in pairs:
-            first, second = (
-                (pair.maximum, pair.total)
-                if isinstance(pair, OnlineSoftmax)
-                else (pair.total, pair.away)
-            )
-            total = state[0]
-            if isinstance(pair, Moments):
-                total = f"{state[0]} * {self.name_of(pair.count)}"
-            self._row_assign(first, total)
-            self._row_assign(second, state[1])
+            self._finish_pair(pair, state)
+
+    def _finish_pair(self, pair: Pair, state: tuple[str, str]) -> None:
+        if isinstance(pair, OnlineSoftmax):
+            self._row_assign(pair.maximum, state[0])
+            self._row_assign(pair.total, state[1])
+            return
+        self._row_assign(pair.total, f"{state[0]} * {self._number(pair.count)}")
+        self._row_assign(pair.away, state[1])
+        if pair.drift is not None:
+            self._row_assign(pair.drift, f"{state[0]} * 0.0")
 
     def _finish(self) -> None:
         roots = [root for s in self.kernel.stores for root in _roots(s)]
@@ -302,8 +303,22 @@ class _Printer:
             elif id(value) not in seen and not self._known(value):
                 seen.add(id(value))
                 stack.append((value, True))
-                stack.extend((o, False) for o in reversed(value.operands))
+                stack.extend((o, False) for o in reversed(self._computed_from(value)))
         return order
+
+    def _computed_from(self, value: Value) -> tuple[Value, ...]:
+        """The operands that need a name; coordinates that print as indices do not."""
+        inline = isinstance(value, Convert) or (
+            isinstance(value, Apply)
+            and PRIMITIVES[value.primitive].gives_bool
+            and all(isinstance(a, (Coordinate, Number)) for a in value.args)
+        )
+        if not inline:
+            return value.operands
+        below: list[Value] = []
+        for operand in value.operands:
+            below.extend(operand.operands if isinstance(operand, Coordinate) else (operand,))
+        return tuple(below)
 
     def _known(self, value: Value) -> bool:
         return id(value) in self.row_names or id(value) in self.tile_names
@@ -339,6 +354,8 @@ class _Printer:
                 return self._load(value)
             case Coordinate(index=index):
                 return f"({self.index(index)}).to(tl.int64)"
+            case Convert(dtype=dtype, arg=Coordinate(index=index)) if dtype != torch.bool:
+                return f"({self.index(index)}).to({spell.triton_type(dtype)})"
             case Apply(primitive=name, args=args):
                 return self._apply(name, args)
             case Convert(dtype=dtype, arg=arg):
@@ -356,6 +373,8 @@ class _Printer:
 
     def _apply(self, name: str, args: tuple[Value, ...]) -> str:
         primitive = PRIMITIVES[name]
+        if primitive.gives_bool and all(isinstance(a, (Coordinate, Number)) for a in args):
+            return primitive.spelling.format(*map(self._compared, args))
         numbers_only = all(isinstance(a, Number) for a in args[1 if name == "where" else 0 :])
         texts = [self._typed(a) if numbers_only else self.name_of(a) for a in args]
         if primitive.needs_libdevice:
@@ -364,6 +383,14 @@ class _Printer:
                 return f"_host({name!r}, {', '.join(self._typed(a) for a in args)})"
             texts = [self._typed(a) for a in args]
         return primitive.spelling.format(*texts)
+
+    def _compared(self, value: Value) -> str:
+        """An operand of a comparison between coordinates: the index itself, 64 bits not needed."""
+        return (
+            f"({self.index(value.index)})"
+            if isinstance(value, Coordinate)
+            else (self.name_of(value))
+        )
 
     def _typed(self, value: Value) -> str:
         """A number as a Triton scalar of its dtype; any other value by its name."""

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from fuseopt.ir import dims
+from fuseopt.ir.dims import Size
 from fuseopt.ir.expr import Arena, Expr
 from fuseopt.ops import OPS, Call, NotExpressible, TensorMeta
 from fuseopt.ops.declare import SUPPORTED_DTYPES, convert, expand
@@ -26,11 +27,33 @@ FREE_FORMS = ("view", "create")
 
 @dataclass(slots=True)
 class Lifted:
-    """Expressions of some nodes. `inputs` are the nodes read from memory, in order of first use."""
+    """Expressions of some nodes.
+
+    inputs: the nodes read from memory, in order of first use.
+    through: nodes outside the region that are looked through.
+    symbols: the graph's size symbols and the ones that stand for them here, `size0`, `size1`, ...
+        in order of first use, so that equal code in different graphs lifts to the same.
+    """
 
     arena: Arena
     inputs: list[fx.Node] = field(default_factory=list)
+    through: list[fx.Node] = field(default_factory=list)
     exprs: dict[fx.Node, Any] = field(default_factory=dict)
+    symbols: dict[Any, Any] = field(default_factory=dict)
+
+    def size(self, value: Any) -> Size:
+        """Return the size that an int or SymInt stands for, in the symbols of this lifting."""
+        size = dims.size_of(value)
+        if isinstance(size, int):
+            return size
+        for symbol in sorted(dims.symbols_in(size), key=str):
+            if symbol not in self.symbols:
+                self.symbols[symbol] = dims.symbol(f"size{len(self.symbols)}")
+        return dims.as_size(size.subs(self.symbols, simultaneous=True))
+
+    def shape(self, sizes: Iterable[Any]) -> tuple[Size, ...]:
+        """Return the sizes of a tensor's shape or strides."""
+        return tuple(map(self.size, sizes))
 
 
 def target_name(node: fx.Node) -> str:
@@ -40,13 +63,11 @@ def target_name(node: fx.Node) -> str:
     return "getitem" if node.target is operator.getitem else str(node.target)
 
 
-def metas(node: fx.Node) -> tuple[TensorMeta, ...]:
-    """Return shape and dtype of each output of a node; outputs that are not tensors are skipped."""
+def tensors_of(node: fx.Node) -> tuple[torch.Tensor, ...]:
+    """Return the fake tensors that a node gives; what is not a tensor is skipped."""
     value = node.meta.get("val")
     values = value if isinstance(value, (tuple, list)) else (value,)
-    return tuple(
-        TensorMeta(dims.shape_of(v.shape), v.dtype) for v in values if isinstance(v, torch.Tensor)
-    )
+    return tuple(v for v in values if isinstance(v, torch.Tensor))
 
 
 def is_free(node: fx.Node) -> bool:
@@ -81,8 +102,11 @@ class _Lifting:
         """The expression of a node, lifted where it belongs to the region or is looked through."""
         known = self.lifted.exprs.get(node)
         if known is None:
-            if node in self.nodes or self._looked_through(node):
+            if node in self.nodes:
                 known = self.define(node)
+            elif self._looked_through(node):
+                known = self.define(node)
+                self.lifted.through.append(node)
             else:
                 known = self.read(node)
             self.lifted.exprs[node] = known
@@ -101,7 +125,7 @@ class _Lifting:
     def read(self, node: fx.Node) -> Any:
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
-            return dims.size_of(value)
+            return self.lifted.size(value)
         if isinstance(value, (int, float, bool)):
             return value
         if not isinstance(value, torch.Tensor):
@@ -109,7 +133,7 @@ class _Lifting:
         check_dtype(value.dtype)
         self.lifted.inputs.append(node)
         return self.lifted.arena.input(
-            len(self.lifted.inputs) - 1, dims.shape_of(value.shape), value.dtype
+            len(self.lifted.inputs) - 1, self.lifted.shape(value.shape), value.dtype
         )
 
     def define(self, node: fx.Node) -> Any:
@@ -124,7 +148,7 @@ class _Lifting:
         args, kwargs = bind_arguments(node)
         args = fx.map_arg(args, self.value)
         kwargs = fx.map_arg(kwargs, self.value)
-        outputs = metas(node)
+        outputs = tuple(TensorMeta(self.lifted.shape(t.shape), t.dtype) for t in tensors_of(node))
         for output in outputs:
             check_dtype(output.dtype)
         call = Call(self.lifted.arena, name, outputs)

@@ -27,6 +27,13 @@ def as_size(value: Any) -> Size:
     return int(value) if value.is_Integer else value
 
 
+def symbol(name: str) -> Size:
+    """Return the size symbol of that name."""
+    import sympy
+
+    return sympy.Symbol(name, integer=True, positive=True)
+
+
 def shape_of(sizes: Iterable[Any]) -> tuple[Size, ...]:
     """Return the sizes of a tensor's shape or strides."""
     return tuple(size_of(s) for s in sizes)

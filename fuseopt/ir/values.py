@@ -149,8 +149,26 @@ class Values:
         if any(a.dtype != first.dtype for a in compared) or len(args) != declared.arity:
             given = ", ".join(str(a.dtype) for a in args)
             raise AssertionError(f"{primitive} does not take operands of {given}")
+        if first.dtype == torch.int64:
+            folded = self._index_arithmetic(primitive, args)
+            if folded is not None:
+                return folded
         dtype = torch.bool if declared.gives_bool else first.dtype
         return self._make(Apply, dtype, _union(args), primitive, args)
+
+    def _index_arithmetic(self, primitive: str, args: tuple[Value, ...]) -> Value | None:
+        """Sums and multiples of coordinates are coordinates, which print and compare as indices."""
+        if primitive not in ("add", "sub", "mul"):
+            return None
+        left, right = (_as_index(a) for a in args)
+        if left is None or right is None:
+            return None
+        if primitive == "mul":
+            if not (left.is_constant or right.is_constant):
+                return None
+            product = left * right.const if right.is_constant else right * left.const
+            return self.coordinate(product)
+        return self.coordinate(left + (right if primitive == "add" else right * -1))
 
     def convert(self, arg: Value, dtype: torch.dtype) -> Value:
         """Return the operand in another dtype."""
@@ -174,6 +192,14 @@ class Values:
         if made is None:
             made = self._made[key] = form(dtype, axes, *rest)
         return made  # type: ignore[return-value]
+
+
+def _as_index(value: Value) -> Index | None:
+    if isinstance(value, Coordinate):
+        return value.index
+    if isinstance(value, Number) and not isinstance(value.value, (bool, float)):
+        return Index(value.value)
+    return None
 
 
 def index_values(index: Index) -> tuple[Value, ...]:

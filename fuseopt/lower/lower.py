@@ -59,7 +59,7 @@ def lower(
 ) -> LoopKernel:
     """Return the loop kernel that computes the outputs.
 
-    inputs: layout of each input position that the expressions read.
+    inputs: layout of each input position; the kernel takes those of `used_inputs`, in order.
     round_like_eager: round to 16 bits wherever the original stored an intermediate; conversions
         that the user wrote round in any case.
     Raises `NotLowerable`.
@@ -71,6 +71,12 @@ def lower(
         except SplitAxis as request:
             _split(extents, request)
     raise NotLowerable("index", "the views of this region do not settle on common axes")
+
+
+def used_inputs(outputs: Sequence[Output]) -> tuple[int, ...]:
+    """Return the input positions that the outputs depend on, in order."""
+    below = expr.walk(o.expr for o in outputs)
+    return tuple(sorted({e.position for e in below if isinstance(e, expr.Input)}))
 
 
 def _split(extents: dict[str, tuple[Size, ...]], request: SplitAxis) -> None:
@@ -90,7 +96,8 @@ class _Lowering:
         extents: dict[str, tuple[Size, ...]],
         round_like_eager: bool,
     ) -> None:
-        self.inputs = inputs
+        self.used = {position: place for place, position in enumerate(used_inputs(outputs))}
+        self.inputs = tuple(inputs[position] for position in self.used)
         self.outputs = outputs
         self.extents = extents
         self.round_like_eager = round_like_eager
@@ -112,7 +119,7 @@ class _Lowering:
         rows = tuple(a for a in self.axes if a not in self.columns)
         params = tuple(TensorParam(o.expr.dtype, o.expr.shape, o.strides) for o in self.outputs)
         ordered = tuple(stores[n] for n in range(len(self.outputs)))
-        return LoopKernel(rows, self.columns, tuple(self.inputs), params, ordered)
+        return LoopKernel(rows, self.columns, self.inputs, params, ordered)
 
     # --- axes ----------------------------------------------------------------------------------
 
@@ -221,8 +228,11 @@ class _Lowering:
                 raise AssertionError(f"{type(e).__name__} is not a view")
 
     def _load(self, e: expr.Input, indices: tuple[Index, ...], guard: tuple[Value, ...]) -> Value:
-        where = flat(indices, self.inputs[e.position].strides)
-        loaded = self.values.load(e.position, e.dtype, where, guard)
+        param = self.used[e.position]
+        where = flat(indices, self.inputs[param].strides)
+        # A guard along axes that the index does not have is not what keeps it in bounds.
+        guard = tuple(g for g in guard if g.axes <= where.axes)
+        loaded = self.values.load(param, e.dtype, where, guard)
         return self.values.convert(loaded, compute_dtype(e.dtype))
 
     def _cast(self, e: expr.Cast, value: Value) -> Value:

@@ -117,11 +117,20 @@ def mean(x: Expr, over: Sequence[int]) -> Expr:
     return total(x, over) / x.arena.const(count(x, over), x.dtype)
 
 
-def moments(x: Expr, over: Sequence[int]) -> tuple[Expr, Expr]:
-    """Mean and the sum of squared distances from it, over dimensions that stay with size 1."""
-    center = mean(x, over)
+def moments(x: Expr, over: Sequence[int], *, exact: bool) -> tuple[Expr, Expr, Expr]:
+    """Mean, distances from it and the mean of their squares, over dimensions that stay with size 1.
+
+    exact: correct the rounding of the mean by the mean of the distances (Chan, Golub & LeVeque
+    1983), so that a constant row of float32 has distances of zero, as it has in PyTorch. Not worth
+    its arithmetic where x was read in 16 bits.
+    """
+    number = x.arena.const(count(x, over), x.dtype)
+    center = total(x, over) / number
     away = x - center
-    return center, total(away * away, over)
+    if not exact:
+        return center, away, total(away * away, over) / number
+    drift = total(away, over) / number
+    return center + drift, away - drift, total(away * away, over) / number - drift * drift
 
 
 def as_bool(x: Expr) -> Expr:

@@ -10,7 +10,7 @@ import torch
 from fuseopt.ir import dims
 from fuseopt.ir.dims import Size
 from fuseopt.ir.expr import Expr
-from fuseopt.ops.build import count, mean, moments, reshape, rsqrt, total
+from fuseopt.ops.build import mean, moments, reshape, rsqrt, total
 from fuseopt.ops.declare import Call, NotExpressible, T, compute_dtype, convert, op, sample
 
 X = T((4, 3, 6))
@@ -35,10 +35,10 @@ def _trailing(x: Expr, normalized: Sequence[Any]) -> tuple[int, ...]:
 def _layer_norm(
     x: Expr, over: tuple[int, ...], weight: Expr | None, bias: Expr | None, eps: float
 ) -> tuple[Expr, Expr, Expr]:
-    x = convert(x, compute_dtype(x.dtype))
-    center, away = moments(x, over)
-    scale = rsqrt(away / x.arena.const(count(x, over), x.dtype) + eps)
-    return _affine((x - center) * scale, weight, bias), center, scale
+    exact = compute_dtype(x.dtype) == x.dtype
+    center, away, spread = moments(convert(x, compute_dtype(x.dtype)), over, exact=exact)
+    scale = rsqrt(spread + eps)
+    return _affine(away * scale, weight, bias), center, scale
 
 
 @op(
@@ -69,7 +69,9 @@ def native_layer_norm(
     eps: float,
 ) -> tuple[Expr, Expr, Expr]:
     """Layer norm with its mean and reciprocal standard deviation."""
-    return _layer_norm(x, _trailing(x, normalized), weight, bias, eps)
+    y, center, scale = _layer_norm(x, _trailing(x, normalized), weight, bias, eps)
+    # Where a row holds an infinity PyTorch's running mean is NaN, as the deviation is.
+    return y, center + scale * 0.0, scale
 
 
 @op("aten.native_layer_norm_backward.default", form="reduce")
@@ -147,11 +149,12 @@ def _group_norm(
     per_group = dims.divide(channels, groups)
     if per_group is None:
         raise NotExpressible(f"{channels} channels in {groups} groups")
+    exact = compute_dtype(x.dtype) == x.dtype
     x = convert(x, compute_dtype(x.dtype))
     grouped = reshape(x, (batch, groups, dims.multiply(per_group, dims.product(rest))))
-    center, away = moments(grouped, (2,))
-    scale = rsqrt(away / x.arena.const(count(grouped, (2,)), x.dtype) + eps)
-    normal = reshape((grouped - center) * scale, x.shape)
+    center, away, spread = moments(grouped, (2,), exact=exact)
+    scale = rsqrt(spread + eps)
+    normal = reshape(away * scale, x.shape)
     per_channel = (channels, *(1,) * len(rest))
     weight = None if weight is None else reshape(weight, per_channel)
     bias = None if bias is None else reshape(bias, per_channel)

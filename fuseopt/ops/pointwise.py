@@ -24,7 +24,16 @@ from fuseopt.ops.build import (
     sqrt,
     where,
 )
-from fuseopt.ops.declare import Call, NotExpressible, T, convert, expand, op, sample
+from fuseopt.ops.declare import (
+    Call,
+    NotExpressible,
+    T,
+    compute_dtype,
+    convert,
+    expand,
+    op,
+    sample,
+)
 
 X = T((4, 6))
 ROW = T((6,))
@@ -103,13 +112,13 @@ def abs_(call: Call, x: Expr) -> Expr:
 
 @op("aten.sign.default", "aten.sgn.default", samples=[sample(X), sample(INTEGERS)])
 def sign(call: Call, x: Expr) -> Expr:
-    """-1, 0 or 1; NaN stays."""
+    """-1, 0 or 1; 0 for NaN."""
     (x,) = call.promoted(x)
     if x.dtype == torch.bool:
         return x
     one, zero = call.number(1, x.dtype), call.number(0, x.dtype)
-    signed = where(x > 0, one, where(x < 0, -one if x.dtype != torch.uint8 else zero, zero))
-    return where(apply("is_nan", x), x, signed) if kind_of(x.dtype) == "f" else signed
+    minus = call.number(-1, x.dtype) if x.dtype != torch.uint8 else zero
+    return where(x > 0, one, where(x < 0, minus, zero))
 
 
 @op("aten.square.default", samples=[sample(X), sample(INTEGERS)])
@@ -521,6 +530,22 @@ def where_(call: Call, condition: Expr, a: Any, b: Any) -> Expr:
     return where(as_bool(condition), a, b)
 
 
+@op("aten.where.Scalar", samples=[sample(BOOLS, 1.0, 0.0), sample(BOOLS, 1, 0)])
+def where_numbers(call: Call, condition: Expr, a: Any, b: Any) -> Expr:
+    """One of two numbers."""
+    return where(as_bool(condition), *call.as_dtype(compute_dtype(call.dtype), a, b))
+
+
+@op("aten.heaviside.default", samples=[sample(X, ROW)])
+def heaviside(call: Call, x: Expr, at_zero: Expr) -> Expr:
+    """0 below zero (and for NaN), 1 above, a given value at zero."""
+    x, at_zero = call.promoted(x, at_zero)
+    if x.dtype == torch.bool:
+        raise NotExpressible("heaviside of bools")
+    one, zero = call.number(1, x.dtype), call.number(0, x.dtype)
+    return where(equal(x, 0), at_zero, where(x > 0, one, zero))
+
+
 @op(
     "aten.masked_fill.Scalar",
     "aten.masked_fill.Tensor",
@@ -538,7 +563,9 @@ def masked_fill(call: Call, x: Expr, mask: Expr, value: Any) -> Expr:
 
 @op(
     "aten.clamp.default",
+    "aten.clip.default",
     "aten.clamp.Tensor",
+    "aten.clip.Tensor",
     samples=[sample(X, -1.0, 1.5), sample(X, None, 1.0), sample(X, -1.0), sample(INTEGERS, -2, 3)],
 )
 def clamp(call: Call, x: Expr, low: Any = None, high: Any = None) -> Expr:

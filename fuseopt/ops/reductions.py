@@ -107,22 +107,21 @@ _truth("any")
 _truth("all")
 
 
-def _variance(x: Expr, over: Sequence[int], correction: float) -> tuple[Expr, Expr]:
+def _variance(call: Call, x: Expr, over: Sequence[int], correction: float) -> tuple[Expr, Expr]:
     """Variance with n - correction below, and the mean."""
-    center, away = moments(x, over)
+    (wide,) = call.floats(x)
+    center, _, spread = moments(wide, over, exact=wide.dtype == x.dtype)
     number = count(x, over)
+    if correction == 0:
+        return spread, center
     if isinstance(number, int):
         below = max(number - correction, 0)
-        return away / (float(below) if below else x.arena.const(0.0, x.dtype)), center
+        factor = float(number) / below if below else math.inf
+        return spread * factor, center
     if correction != int(correction):
         raise NotExpressible("fractional correction of a symbolic size")
-    return away / x.arena.const(number - int(correction), x.dtype), center
-
-
-def _correction(unbiased: Any, correction: Any) -> float:
-    if unbiased is not None and isinstance(unbiased, bool):
-        return 1.0 if unbiased else 0.0
-    return 1.0 if correction is None else float(correction)
+    below = wide.arena.const(number - int(correction), wide.dtype)
+    return spread * (wide.arena.const(number, wide.dtype) / below), center
 
 
 @op(
@@ -140,8 +139,7 @@ def var(
 ) -> Expr:
     """Variance or standard deviation over dimensions, in two passes."""
     over = dimensions(dim, x.rank)
-    (x,) = call.floats(x)
-    spread = _variance(x, over, _correction(None, correction))[0]
+    spread = _variance(call, x, over, 1.0 if correction is None else float(correction))[0]
     spread = sqrt(spread) if ".std." in call.target else spread
     return drop(spread, over, keepdim=keepdim)
 
@@ -175,8 +173,8 @@ def var_mean(
 ) -> tuple[Expr, Expr]:
     """Variance (or standard deviation) and mean over dimensions."""
     over = dimensions(dim, x.rank)
-    (x,) = call.floats(x)
-    spread, center = _variance(x, over, _correction(None, correction))
+    wanted = 1.0 if correction is None else float(correction)
+    spread, center = _variance(call, x, over, wanted)
     spread = sqrt(spread) if ".std_" in call.target else spread
     return drop(spread, over, keepdim=keepdim), drop(center, over, keepdim=keepdim)
 

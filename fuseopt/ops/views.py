@@ -262,3 +262,19 @@ def select_scatter(call: Call, x: Expr, source: Expr, dim: int, position: Any) -
     shape = (*x.shape[:dim], 1, *x.shape[dim + 1 :])
     start = _from_end(position, x.shape[dim])
     return slice_scatter(call, x, reshape(source, shape), dim, start)
+
+
+@op("aten.slice_backward.default", samples=[sample(T((4, 2)), [4, 6], 1, 2, 4, 1)])
+def slice_backward(
+    call: Call, grad: Expr, sizes: Sequence[Any], dim: int, start: Any, end: Any, step: int
+) -> Expr:
+    """A gradient at its place in zeros."""
+    zeros = expand(call.number(0, grad.dtype), tuple(sizes))
+    return slice_scatter(call, zeros, grad, dim, start, end, step)
+
+
+@op("aten.select_backward.default", samples=[sample(T((4,)), [4, 6], 1, 2)])
+def select_backward(call: Call, grad: Expr, sizes: Sequence[Any], dim: int, position: Any) -> Expr:
+    """The gradient of one element along a dimension at its place in zeros."""
+    zeros = expand(call.number(0, grad.dtype), tuple(sizes))
+    return select_scatter(call, zeros, grad, dim, position)

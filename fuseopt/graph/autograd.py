@@ -1,0 +1,92 @@
+"""Training, and whatever inference tracing refuses: AOTAutograd with an empty decomposition table.
+
+AOTAutograd splits a Dynamo graph into a forward and a backward graph (the min-cut partitioner
+decides what is saved and what is computed again) and wraps them in an `autograd.Function`; its
+runtime wrapper restores what functional graphs lose: mutation of inputs, outputs that alias
+them, autocast. A graph that turns out to need no gradients becomes one "inference" graph. These
+graphs come after dispatch: composites are already split per device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch._aot_autograd.descriptors import PlainAOTInput, TangentAOTInput
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from fuseopt.graph.clean import inherit_locations
+from fuseopt.graph.form import Input
+
+# (graph, level, what each placeholder is) -> the compiled graph, called with a list it may clear.
+CompileLevel = Callable[[fx.GraphModule, str, tuple[Input, ...]], Callable[[list[Any]], Any]]
+
+
+def trace_with_autograd(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    inputs: tuple[Input, ...],
+    compile_level: CompileLevel,
+) -> Callable[..., Any]:
+    """Return a function of the graph's inputs that runs what `compile_level` makes of its parts.
+
+    `inputs` describes the placeholders of `gm`. The backward graph is compiled when the forward
+    one is, or in the first backward pass where it needs sizes known only then.
+    """
+
+    def compiler(level: str) -> Callable[..., Callable[[list[Any]], Any]]:
+        def compile_part(part: fx.GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            inherit_locations(part)
+            return _boxed(compile_level(part, level, _describe(part, inputs, level)))
+
+        return compile_part
+
+    return aot_module_simplified(
+        gm,
+        example_inputs,
+        fw_compiler=compiler("forward"),
+        bw_compiler=_untraced(compiler("backward")),
+        inference_compiler=compiler("inference"),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions={},
+        keep_inference_input_mutations=True,
+    )
+
+
+def _describe(part: fx.GraphModule, inputs: tuple[Input, ...], level: str) -> tuple[Input, ...]:
+    placeholders = part.graph.find_nodes(op="placeholder")
+    if level == "backward":
+        return tuple(_describe_backward(p) for p in placeholders)
+    return tuple(_describe_forward(p, inputs) for p in placeholders)
+
+
+def _describe_forward(placeholder: fx.Node, inputs: tuple[Input, ...]) -> Input:
+    origin = placeholder.meta.get("desc")
+    # Other origins (bases made up for aliased inputs, random seeds) are new on every call.
+    return inputs[origin.idx] if isinstance(origin, PlainAOTInput) else Input("input")
+
+
+def _describe_backward(placeholder: fx.Node) -> Input:
+    is_tangent = isinstance(placeholder.meta.get("desc"), TangentAOTInput)
+    named_so = str(placeholder.target).startswith("tangents")
+    return Input("tangent" if is_tangent or named_so else "saved")
+
+
+def _boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    def call(args: list[Any]) -> Any:
+        return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined] # AOTAutograd's mark of "takes a list"
+    return call
+
+
+def _untraced(compiler: Callable[..., Any]) -> Callable[..., Any]:
+    # The backward pass runs outside the frame that Dynamo compiled, so it would trace both.
+    def compile_part(part: fx.GraphModule, examples: Sequence[Any]) -> Any:
+        run = torch._dynamo.disable(compiler)(part, examples)
+        return torch._dynamo.disable(run)
+
+    return compile_part

@@ -1,0 +1,85 @@
+"""From Dynamo's graph to normalised graphs: one before dispatch, or those of AOTAutograd.
+
+Inference goes before dispatch, where composites (`linear`, `layer_norm`, `softmax`,
+`scaled_dot_product_attention`) are single nodes and the graph is the same on every device.
+Training and what that form cannot hold (autocast, higher-order operators, tensor subclasses,
+outputs that alias an updated input) goes through AOTAutograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from fuseopt.graph.autograd import trace_with_autograd
+from fuseopt.graph.form import Input, NormalisedGraph, check_form, output_values
+from fuseopt.graph.functional import NotFunctionalError, trace_functional
+from fuseopt.graph.locate import dotted_path
+
+# What the compiler makes of a graph: called with a list (which it may clear), returns a sequence.
+Compiled = Callable[[list[Any]], Sequence[Any]]
+
+
+def normalise(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compile_graph: Callable[[NormalisedGraph], Compiled],
+    next_number: Callable[[], int],
+) -> Callable[..., Any]:
+    """Bring a Dynamo graph to normal form and return a function of its inputs.
+
+    Every normalised graph goes through `compile_graph`; `next_number` gives each its number.
+    """
+    inputs = describe_inputs(gm, example_inputs)
+
+    def compile_level(part: fx.GraphModule, level: str, what: tuple[Input, ...]) -> Compiled:
+        graph = NormalisedGraph(_with_tuple_output(part), level, next_number(), what)
+        check_form(graph)
+        return compile_graph(graph)
+
+    try:
+        traced = trace_functional(gm, example_inputs)
+    except NotFunctionalError:
+        return trace_with_autograd(gm, example_inputs, inputs, compile_level)
+    run = compile_level(traced, "inference", inputs)
+    if any(node.target is torch._C._set_grad_enabled for node in gm.graph.nodes):
+        run = _without_grad(run)
+    return lambda *args: run(list(args))
+
+
+def describe_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[Input, ...]:
+    """Say of each placeholder of a Dynamo graph whether it is a parameter, a buffer or an input."""
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    return tuple(
+        _describe(getattr(node, "_dynamo_source", None), example)
+        for node, example in zip(placeholders, example_inputs, strict=True)
+    )
+
+
+def _describe(source: Any, example: Any) -> Input:
+    if source is None:
+        return Input("input")
+    text = source.name if isinstance(source.name, str) else source.name()
+    if isinstance(example, torch.nn.Parameter):
+        return Input("parameter", dotted_path(text))
+    # `L['self']._modules['ln']._buffers['scale']`
+    return Input("buffer", dotted_path(text)) if "._buffers[" in text else Input("input")
+
+
+def _with_tuple_output(gm: fx.GraphModule) -> fx.GraphModule:
+    output = gm.graph.output_node()
+    if not isinstance(output.args[0], tuple):
+        output.args = (output_values(output),)
+        gm.recompile()
+    return gm
+
+
+def _without_grad(run: Compiled) -> Compiled:
+    def call(args: list[Any]) -> Sequence[Any]:
+        with torch.no_grad():
+            return run(args)
+
+    return call

@@ -1,0 +1,79 @@
+"""The way of one captured graph: normalise it, compile each part, fall back where that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+from torch._dynamo.exc import RestartAnalysis
+
+from fuseopt.compiler import compile_graph
+from fuseopt.config import Config, Environment
+from fuseopt.errors import CaptureError, FuseOptError
+from fuseopt.events import FellBack, GraphCaptured, Log, Reason
+from fuseopt.graph.form import NormalisedGraph, count_kernels
+from fuseopt.graph.guards import guard_hooks
+from fuseopt.graph.normalise import Compiled, normalise
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What all graphs of one optimised object share.
+
+    sources: the code of each compiled graph, in order.
+    """
+
+    config: Config
+    log: Log
+    sources: list[str] = field(default_factory=list)
+
+    def source(self) -> str:
+        """Return the code of the graphs compiled so far."""
+        return "\n\n".join(self.sources)
+
+
+def compile_captured(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], session: Session, environment: Environment
+) -> Callable[..., Any]:
+    """Compile a graph captured by Dynamo and return a function of the graph's inputs.
+
+    A graph that cannot be brought to normal form runs as captured, with a `FellBack` event, or
+    raises `CaptureError` where `strict` is set.
+    """
+    log = session.log
+    guard_hooks()
+    try:
+        with log.timed("normalise"):
+            return normalise(
+                gm,
+                example_inputs,
+                lambda graph: compile_part(graph, session, environment),
+                log.next_graph,
+            )
+    except (FuseOptError, RestartAnalysis):
+        raise
+    except Exception as error:
+        if session.config.strict:
+            raise CaptureError(f"a captured graph has no functional form: {error}") from error
+        log.record(FellBack(-1, Reason.CAPTURE, first_line(error)))
+        return gm.forward
+
+
+def compile_part(graph: NormalisedGraph, session: Session, environment: Environment) -> Compiled:
+    """Compile a normalised graph, recording that it was captured and its code."""
+    nodes = sum(n.op == "call_function" for n in graph.gm.graph.nodes)
+    kernels = count_kernels(graph.gm)
+    session.log.record(GraphCaptured(graph.number, graph.level, nodes, kernels))
+    with session.log.timed("compile", graph.number):
+        run = compile_graph(graph, session.config, environment, session.log)
+    title = f"# graph {graph.number}, {graph.level}\n"
+    session.sources.append(title + getattr(run, "source", graph.gm.code).strip() + "\n")
+    return run
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error as one line: its type, and the first line of its text."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,393 @@
+"""The functions that `fuseopt bench --kernels` times: memory-bound chains as people write them.
+
+Each row is a plain PyTorch function with the bytes it must move at least: every distinct input read
+once and every output written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+Make = Callable[["Draw"], tuple[Any, ...]]
+
+
+@dataclass(slots=True)
+class Draw:
+    """Makes the inputs of a row on one device, in one dtype, reproducibly."""
+
+    device: torch.device
+    dtype: torch.dtype
+    generator: torch.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.generator = torch.Generator(self.device).manual_seed(0)
+
+    def __call__(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return normally distributed numbers."""
+        made = torch.randn(shape, generator=self.generator, device=self.device)
+        return made.to(dtype or self.dtype)
+
+    def integers(self, high: int, *shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        """Return whole numbers in [0, high)."""
+        made = torch.randint(0, high, shape, generator=self.generator, device=self.device)
+        return made.to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the benchmark.
+
+    name: as in the tables. function: called with what `make` returns. bytes_forward,
+    bytes_backward: compulsory traffic for elements of `itemsize` bytes; None: no backward row.
+    modules: other libraries' function for the same row, by provider, given the row's arguments.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    make: Make
+    bytes_forward: Callable[[int], int]
+    bytes_backward: Callable[[int], int] | None = None
+    family: str = ""
+
+
+def rms_norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """RMS norm in Llama's cast order."""
+    h = x.float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return w * h.to(x.dtype)
+
+
+def layer_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Layer norm with weight and bias."""
+    return F.layer_norm(x, (x.shape[-1],), w, b)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    """Softmax along the rows."""
+    return F.softmax(x, -1)
+
+
+def add_rms_norm(
+    x: torch.Tensor, r: torch.Tensor, w: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Residual sum and its RMS norm."""
+    s = x + r
+    return s, rms_norm(s, w)
+
+
+def cross_entropy(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of logits against class numbers."""
+    return F.cross_entropy(x.float(), t)
+
+
+def mul_add_relu(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Scale and shift by feature, then relu."""
+    return torch.relu(x * w + b)
+
+
+def bias_gelu(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Bias and exact gelu."""
+    return F.gelu(x + b)
+
+
+def bias_gelu_dropout_add(x: torch.Tensor, b: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    """Bias, gelu, dropout and a residual."""
+    return F.dropout(F.gelu(x + b), 0.1) + r
+
+
+def swiglu(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Gated silu."""
+    return F.silu(a) * b
+
+
+def geglu_tanh(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Gated gelu, tanh form."""
+    return F.gelu(a, approximate="tanh") * b
+
+
+def gpt2_new_gelu(x: torch.Tensor) -> torch.Tensor:
+    """The tanh form of gelu written out."""
+    return 0.5 * x * (1 + torch.tanh(0.7978845608028654 * (x + 0.044715 * torch.pow(x, 3))))
+
+
+def add_layer_norm(
+    x: torch.Tensor, r: torch.Tensor, w: torch.Tensor, b: torch.Tensor
+) -> torch.Tensor:
+    """Layer norm of a residual sum."""
+    return F.layer_norm(x + r, (x.shape[-1],), w, b)
+
+
+def layer_scale_add(x: torch.Tensor, g: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    """Scale by feature, then add a residual."""
+    return x * g + r
+
+
+def adaln(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    """Layer norm modulated by a scale and shift for each sample."""
+    return F.layer_norm(x, (x.shape[-1],)) * (1 + scale) + shift
+
+
+def masked_softmax(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    """Attention probabilities: scale, additive mask, softmax in float32."""
+    return torch.softmax(x * 0.125 + m, -1, dtype=torch.float32).to(x.dtype)
+
+
+def softcap_softmax(x: torch.Tensor) -> torch.Tensor:
+    """Softmax of soft-capped scores."""
+    return torch.softmax(30 * torch.tanh(x / 30), -1)
+
+
+def softmax_dim1(x: torch.Tensor) -> torch.Tensor:
+    """Softmax over the middle dimension."""
+    return torch.softmax(x, 1)
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
+
+
+def rope(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate-half position embedding of queries and keys."""
+    return _rotate(q, cos, sin), _rotate(k, cos, sin)
+
+
+def emb_ln(
+    ids: torch.Tensor, wte: torch.Tensor, wpe: torch.Tensor, w: torch.Tensor, b: torch.Tensor
+) -> torch.Tensor:
+    """Layer norm of token plus position embeddings."""
+    positions = torch.arange(ids.shape[1], device=ids.device)
+    return F.layer_norm(wte[ids] + wpe[positions], (wte.shape[1],), w, b)
+
+
+def gn_silu(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Group norm of 32 groups, then silu."""
+    return F.silu(F.group_norm(x, 32, w, b))
+
+
+def bn_relu_eval(
+    x: torch.Tensor, m: torch.Tensor, v: torch.Tensor, w: torch.Tensor, b: torch.Tensor
+) -> torch.Tensor:
+    """Batch norm in evaluation, then relu."""
+    return torch.relu(F.batch_norm(x, m, v, w, b))
+
+
+def dequant_add(q: torch.Tensor, s: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    """Dequantised int8 plus a residual."""
+    return q.to(r.dtype) * s + r
+
+
+def quant_int8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows quantised to int8 by their largest magnitude."""
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    return torch.round(x / scale).clamp(-128, 127).to(torch.int8), scale
+
+
+def rms_quant_fp8(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """RMS norm, then rows quantised to float8 (e4m3) by their largest magnitude."""
+    y = rms_norm(x, w)
+    scale = y.abs().amax(-1, keepdim=True).float() / 448
+    return (y / scale).to(torch.float8_e4m3fn), scale
+
+
+def norm_rows(sizes: Sequence[tuple[int, int]]) -> list[Row]:
+    """Return the norm and softmax rows at the given sizes (rows, columns)."""
+    return [row for m, n in sizes for row in _norms(m, n)]
+
+
+def _norms(m: int, n: int) -> list[Row]:
+    size = f"{m}x{n}"
+    return [
+        Row(
+            f"rms_norm {size}",
+            rms_norm,
+            lambda d: (d(m, n), d(n)),
+            lambda e: (2 * m * n + n) * e,
+            lambda e: (3 * m * n + 2 * n) * e,
+            "rms_norm",
+        ),
+        Row(
+            f"softmax {size}",
+            softmax,
+            lambda d: (d(m, n),),
+            lambda e: 2 * m * n * e,
+            lambda e: 3 * m * n * e,
+            "softmax",
+        ),
+        Row(
+            f"layer_norm {size}",
+            layer_norm,
+            lambda d: (d(m, n), d(n), d(n)),
+            lambda e: (2 * m * n + 2 * n) * e,
+            lambda e: (3 * m * n + 3 * n) * e,
+            "layer_norm",
+        ),
+        Row(
+            f"add_rms_norm {size}",
+            add_rms_norm,
+            lambda d: (d(m, n), d(m, n), d(n)),
+            lambda e: (4 * m * n + n) * e,
+            lambda e: (4 * m * n + 2 * n) * e,
+            "add_rms_norm",
+        ),
+    ]
+
+
+def loss_rows(sizes: Sequence[tuple[int, int]]) -> list[Row]:
+    """Return the cross-entropy rows at the given sizes (rows, classes)."""
+    return [_loss(m, n) for m, n in sizes]
+
+
+def _loss(m: int, n: int) -> Row:
+    return Row(
+        f"ce {m}x{n}",
+        cross_entropy,
+        lambda d: (d(m, n), d.integers(n, m)),
+        lambda e: m * n * e,
+        lambda e: 2 * m * n * e,
+        "ce",
+    )
+
+
+def pointwise_rows(m: int, n: int) -> list[Row]:
+    """Return the elementwise rows at one size."""
+    size, full = f"{m}x{n}", m * n
+    x2 = lambda e: 2 * full * e  # noqa: E731
+    x3 = lambda e: 3 * full * e  # noqa: E731
+    x5 = lambda e: 5 * full * e  # noqa: E731
+    return [
+        Row(f"mul_add_relu {size}", mul_add_relu, lambda d: (d(m, n), d(n), d(n)), x2, x3),
+        Row(f"bias_gelu {size}", bias_gelu, lambda d: (d(m, n), d(n)), x2, x3),
+        Row(
+            f"bias_gelu_dropout_add {size}",
+            bias_gelu_dropout_add,
+            lambda d: (d(m, n), d(n), d(m, n)),
+            x3,
+            x3,
+        ),
+        Row(f"swiglu {size}", swiglu, lambda d: (d(m, n), d(m, n)), x3, x5),
+        Row(f"geglu_tanh {size}", geglu_tanh, lambda d: (d(m, n), d(m, n)), x3, x5),
+        Row(f"gpt2_new_gelu {size}", gpt2_new_gelu, lambda d: (d(m, n),), x2, x3),
+        Row(
+            f"add_layer_norm {size}",
+            add_layer_norm,
+            lambda d: (d(m, n), d(m, n), d(n), d(n)),
+            x3,
+            x3,
+        ),
+        Row(f"layer_scale_add {size}", layer_scale_add, lambda d: (d(m, n), d(n), d(m, n)), x3),
+        Row(
+            f"dequant_add {size}",
+            dequant_add,
+            lambda d: (d.integers(255, m, n, dtype=torch.int8), d(n), d(m, n)),
+            lambda e: full * (1 + 2 * e),
+        ),
+        Row(f"quant_int8 {size}", quant_int8, lambda d: (d(m, n),), lambda e: full * (e + 1)),
+        Row(
+            f"rms_quant_fp8 {size}",
+            rms_quant_fp8,
+            lambda d: (d(m, n), d(n)),
+            lambda e: full * (e + 1),
+        ),
+    ]
+
+
+def model_rows() -> list[Row]:
+    """Return the rows that have shapes of their own."""
+    b, s, c = 64, 1024, 1152
+    bb, h, t = 8, 16, 1024
+    image = (32, 320, 64, 64)
+    pixels = 32 * 320 * 64 * 64
+    maps = 64 * 256 * 56 * 56
+    qk = (8 * 4096 * 128) * (32 + 8)
+    return [
+        Row(
+            f"adaln {b}x{s}x{c}",
+            adaln,
+            lambda d: (d(b, s, c), d(b, 1, c), d(b, 1, c)),
+            lambda e: 2 * b * s * c * e,
+        ),
+        Row(
+            f"masked_softmax {bb}x{h}x{t}x{t}",
+            masked_softmax,
+            lambda d: (d(bb, h, t, t), d(bb, 1, t, t)),
+            lambda e: (2 * bb * h * t * t + bb * t * t) * e,
+        ),
+        Row(
+            "softcap_softmax 131072x1024",
+            softcap_softmax,
+            lambda d: (d(131072, 1024),),
+            lambda e: 2 * 131072 * 1024 * e,
+        ),
+        Row(
+            "softmax_dim1 256x512x1024",
+            softmax_dim1,
+            lambda d: (d(256, 512, 1024),),
+            lambda e: 2 * 256 * 512 * 1024 * e,
+        ),
+        Row(
+            "rope 8x32/8x4096x128",
+            rope,
+            lambda d: (d(8, 32, 4096, 128), d(8, 8, 4096, 128), d(4096, 128), d(4096, 128)),
+            lambda e: 2 * qk * e,
+        ),
+        Row(
+            "rope_bshd 8x4096x32/8x128",
+            rope,
+            lambda d: (
+                d(8, 4096, 32, 128).transpose(1, 2),
+                d(8, 4096, 8, 128).transpose(1, 2),
+                d(4096, 128),
+                d(4096, 128),
+            ),
+            lambda e: 2 * qk * e,
+        ),
+        Row(
+            "emb_ln 64x512x1024",
+            emb_ln,
+            lambda d: (d.integers(50257, 64, 512), d(50257, 1024), d(1024, 1024), d(1024), d(1024)),
+            lambda e: 2 * 64 * 512 * 1024 * e,
+        ),
+        Row(
+            "gn_silu 32x320x64x64",
+            gn_silu,
+            lambda d: (d(*image), d(320), d(320)),
+            lambda e: 2 * pixels * e,
+        ),
+        Row(
+            "gn_silu_cl 32x320x64x64",
+            gn_silu,
+            lambda d: (d(*image).to(memory_format=torch.channels_last), d(320), d(320)),
+            lambda e: 2 * pixels * e,
+        ),
+        Row(
+            "bn_relu_eval 64x256x56x56",
+            bn_relu_eval,
+            lambda d: (d(64, 256, 56, 56), d(256), d(256).abs(), d(256), d(256)),
+            lambda e: 2 * maps * e,
+        ),
+    ]
+
+
+NORM_SIZES = tuple((2**27 // n, n) for n in (1024, 2048, 4096, 8192, 16384, 32768, 65536))
+LONG_SIZES = ((1024, 131072), (512, 262144))
+LOSS_SIZES = ((8192, 32000), (8192, 128256), (4096, 256000))
+
+
+def target_rows() -> list[Row]:
+    """Return the rows of the published comparison, in its order."""
+    long = [r for r in norm_rows(LONG_SIZES) if r.family in ("rms_norm", "softmax")]
+    return [
+        *norm_rows(NORM_SIZES),
+        *long,
+        *loss_rows(LOSS_SIZES),
+        *pointwise_rows(32768, 4096),
+        *model_rows(),
+    ]

@@ -1,0 +1,197 @@
+"""Building kernels: candidates generated, compiled in parallel, the fastest chosen.
+
+On a CUDA device the candidates are timed on tensors of the real shapes, once per kernel and
+machine; the choice is remembered in the cache. On the CPU, where asked for, kernels run through
+Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fuseopt.codegen.generate import Candidate, generate
+from fuseopt.config import Environment
+from fuseopt.errors import KernelError
+from fuseopt.ir import dims
+from fuseopt.ir.kernel import LoopKernel, TensorParam
+from fuseopt.runtime.call import Built, RegionKernel, stream_of
+from fuseopt.runtime.samples import draw_inputs
+
+TUNE_MEMORY = 0.6  # share of the free memory that trying out a kernel may take
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A kernel to be built: the region's key and loop kernel, a name and one line about it."""
+
+    key: str
+    name: str
+    title: str
+    kernel: LoopKernel
+    symbols: tuple[Any, ...]
+    hints: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Builder:
+    """Builds kernels for one device.
+
+    device: a CUDA device, or the CPU for the interpreter.
+    """
+
+    device: torch.device
+    environment: Environment
+    _store: Any = field(default=None)
+
+    @property
+    def store(self) -> Any:
+        """The on-disk cache."""
+        if self._store is None:
+            from fuseopt.runtime.cache import Store
+
+            self._store = Store(self.environment.cache_dir)
+        return self._store
+
+    def build(self, orders: Sequence[Order]) -> dict[str, RegionKernel | KernelError]:
+        """Return a kernel, or why there is none, for each distinct key."""
+        distinct = {o.key: o for o in orders}
+        kernels: dict[str, RegionKernel | KernelError] = {}
+        for order in distinct.values():
+            kernels[order.key] = self._region_kernel(order)
+        if self.device.type == "cuda":
+            self._compile_ahead(list(distinct.values()))
+        for order in distinct.values():
+            try:
+                made = kernels[order.key]
+                assert isinstance(made, RegionKernel)
+                made.for_sizes(order.hints)
+            except KernelError as error:
+                kernels[order.key] = error
+        return kernels
+
+    def _region_kernel(self, order: Order) -> RegionKernel:
+        return RegionKernel(
+            order.name,
+            order.kernel,
+            order.symbols,
+            self.device,
+            lambda sizes: self._build_one(order, sizes),
+        )
+
+    def _candidates(self, order: Order, sizes: dict[Any, int]) -> list[Candidate]:
+        return generate(
+            order.kernel,
+            order.name,
+            sizes,
+            title=order.title,
+            interpreted=self.device.type != "cuda",
+        )
+
+    def _compile_ahead(self, orders: Sequence[Order]) -> None:
+        """Fill the cache with all candidates of all kernels, several at a time."""
+        from fuseopt.runtime.compile import Target, compile_many
+
+        sources = []
+        for order in orders:
+            bucket = {s: _bucket(h) for s, h in zip(order.symbols, order.hints, strict=True)}
+            candidates = self._candidates(order, bucket)
+            sources += [c.source for c in (candidates if self.environment.tune else candidates[:1])]
+        compile_many(sources, Target.of(self.device), self.store, self.environment.jobs)
+
+    def _build_one(self, order: Order, sizes: dict[Any, int]) -> Built:
+        candidates = self._candidates(order, sizes)
+        if self.device.type != "cuda":
+            return self._interpreted(candidates[0])
+        if len(candidates) == 1 or not self.environment.tune or not self._fits(order, sizes):
+            return self._launched(candidates[0])
+        return self._fastest(order, candidates, sizes)
+
+    def _interpreted(self, candidate: Candidate) -> Built:
+        from fuseopt.runtime.interpret import interpret
+
+        def launch(x: int, y: int, z: int, stream: int, *args: Any) -> None:
+            interpret(candidate.source, (x, y, z), args, self.store)
+
+        return Built(candidate, launch)
+
+    def _launched(self, candidate: Candidate) -> Built:
+        from fuseopt.runtime.compile import Target, compile_kernel
+        from fuseopt.runtime.launch import Launcher
+
+        binary = compile_kernel(candidate.source, Target.of(self.device), self.store)
+        return Built(candidate, Launcher(binary, self.device).launch)
+
+    # --- tuning --------------------------------------------------------------------------------
+
+    def _fits(self, order: Order, sizes: dict[Any, int]) -> bool:
+        free, _ = torch.cuda.mem_get_info(self.device)
+        params = (*order.kernel.inputs, *order.kernel.outputs)
+        return sum(_bytes(p, sizes) for p in params) < free * TUNE_MEMORY
+
+    def _fastest(self, order: Order, candidates: list[Candidate], sizes: dict[Any, int]) -> Built:
+        from fuseopt.runtime.autotune import choose, time_candidates
+
+        launched: dict[int, Built] = {}
+
+        def measure() -> list[float]:
+            with torch.cuda.device(self.device):
+                tensors = self._tensors(order, sizes)
+                params = (*order.kernel.inputs, *order.kernel.outputs)
+                moved = sum(_bytes(p, sizes) for p in params)
+                calls = [
+                    _Trial(self, candidate, launched, number, tensors, sizes)
+                    for number, candidate in enumerate(candidates)
+                ]
+                return time_candidates(calls, moved)
+
+        name = torch.cuda.get_device_name(self.device)
+        digests = [f"{c.source.name} {c.source.digest}" for c in candidates]
+        key = f"{order.key} {sorted(map(str, sizes.items()))} {name}"
+        best = choose(self.store, key, digests, measure)
+        return launched.get(best) or self._launched(candidates[best])
+
+    def _tensors(self, order: Order, sizes: dict[Any, int]) -> list[torch.Tensor]:
+        generator = torch.Generator(self.device).manual_seed(0)
+        inputs = draw_inputs(order.kernel, self.device, sizes, generator)
+        outputs = [
+            torch.empty_strided(
+                [dims.hint(s, sizes) for s in p.shape],
+                [dims.hint(s, sizes) for s in p.strides],
+                dtype=p.dtype,
+                device=self.device,
+            )
+            for p in order.kernel.outputs
+        ]
+        return [*inputs, *outputs]
+
+
+@dataclass(slots=True)
+class _Trial:
+    """One launch of a candidate on given tensors."""
+
+    builder: Builder
+    candidate: Candidate
+    launched: dict[int, Built]
+    number: int
+    tensors: list[torch.Tensor]
+    sizes: dict[Any, int]
+
+    def __call__(self) -> None:
+        built = self.launched.get(self.number)
+        if built is None:
+            built = self.launched[self.number] = self.builder._launched(self.candidate)
+        passed = [self.sizes[s] for s in self.candidate.symbols]
+        stream = stream_of(self.builder.device)
+        built.launch(built.grid(self.sizes), 1, 1, stream, *self.tensors, *passed)
+
+
+def _bucket(size: int) -> int:
+    return 1 << (size - 1).bit_length() if size > 1 else 1
+
+
+def _bytes(param: TensorParam, sizes: dict[Any, int]) -> int:
+    return dims.hint(param.distinct, sizes) * param.dtype.itemsize

@@ -1,0 +1,107 @@
+"""Calling a region's kernel: outputs allocated, the binary for the sizes at hand launched.
+
+A kernel of fixed shapes has one binary. One with size symbols has a binary for each bucket of
+sizes (powers of two), made when first needed; within a bucket one schedule serves all sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fuseopt.codegen.generate import Candidate
+from fuseopt.ir import dims
+from fuseopt.ir.kernel import LoopKernel, TensorParam
+
+Launch = Callable[..., None]  # launch(programs, 1, 1, stream, *tensors, *sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A kernel ready to launch. `grid` gives the number of programs for the sizes."""
+
+    candidate: Candidate
+    launch: Launch
+
+    def grid(self, sizes: dict[Any, int]) -> int:
+        """Return the number of programs for the values of the size symbols."""
+        return self.candidate.grid(sizes)
+
+
+@dataclass(slots=True, eq=False)
+class RegionKernel:
+    """The kernel that all regions of one structure share.
+
+    name: the kernel's name. kernel: what it computes. symbols: its size symbols, in the order in
+    which calls pass them. build: makes the binary for given sizes. seconds, seconds_before: time of
+    the kernel and of what it replaces, where they were measured.
+    """
+
+    name: str
+    kernel: LoopKernel
+    symbols: tuple[Any, ...]
+    device: torch.device
+    build: Callable[[dict[Any, int]], Built]
+    built: dict[tuple[int, ...], Built] = field(default_factory=dict)
+    seconds: float = 0.0
+    seconds_before: float = 0.0
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def for_sizes(self, sizes: Sequence[int]) -> Built:
+        """Return the kernel built for sizes like these."""
+        bucket = tuple(1 << (s - 1).bit_length() if s > 1 else 1 for s in sizes)
+        found = self.built.get(bucket)
+        if found is None:
+            hints = dict(zip(self.symbols, bucket, strict=True))
+            found = self.built[bucket] = self.build(hints)
+        return found
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the kernel on tensors followed by sizes; return its output or a tuple of them."""
+        count = len(self.kernel.inputs)
+        tensors, values = args[:count], args[count:]
+        sizes = dict(zip(self.symbols, values, strict=True))
+        outputs = [self._allocate(p, sizes) for p in self.kernel.outputs]
+        if all(o.numel() for o in outputs):
+            built = self.for_sizes(values)
+            aligned = [realign(t) for t in tensors]
+            passed = [sizes[s] for s in self.symbols if s in built.candidate.symbols]
+            built.launch(
+                built.grid(sizes), 1, 1, stream_of(self.device), *aligned, *outputs, *passed
+            )
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _allocate(self, param: TensorParam, sizes: dict[Any, int]) -> torch.Tensor:
+        shape = [dims.hint(s, sizes) for s in param.shape]
+        strides = [dims.hint(s, sizes) for s in param.strides]
+        return torch.empty_strided(shape, strides, dtype=param.dtype, device=self.device)
+
+
+ALIGNMENT = 16  # bytes: what kernels assume of every pointer
+
+
+def realign(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor, or a copy with the same strides where its data is not aligned."""
+    if tensor.data_ptr() % ALIGNMENT == 0:
+        return tensor
+    copy = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    # An expanded or overlapping tensor is copied through the memory it spans.
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    copy.as_strided((span,), (1,)).copy_(tensor.as_strided((span,), (1,)))
+    return copy
+
+
+def stream_of(device: torch.device) -> int:
+    """Return the raw handle of a device's current stream, 0 for the CPU."""
+    if device.type != "cuda":
+        return 0
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch._C._cuda_getCurrentRawStream(index)

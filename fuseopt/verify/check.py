@@ -1,0 +1,133 @@
+"""Checking a region's kernel against the operations it replaces, before it is used.
+
+The kernel runs on inputs of the real shapes. Through the interpreter, which is slow, only the first
+programs of the grid run and only what they wrote is judged.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from fuseopt.errors import KernelError
+from fuseopt.events import Verified
+from fuseopt.ir import dims
+from fuseopt.runtime.call import Built, RegionKernel, stream_of
+from fuseopt.verify.compare import Verdict, judge
+from fuseopt.verify.inputs import input_sets
+from fuseopt.verify.truth import run_reference, run_truth
+
+INTERPRETED_PROGRAMS = 4
+MEMORY = 0.5  # share of the free device memory that a check may take
+TRUTH_COPIES = 6  # float64 tensors of a region's size that a check holds at once, about
+
+
+def check_region(
+    key: str,
+    kernel: RegionKernel,
+    reference: fx.GraphModule,
+    sizes: Mapping[Any, int],
+    size_inputs: Sequence[int] = (),
+) -> Verified:
+    """Return the verdict on a kernel.
+
+    reference: the region's own operations, on the kernel's inputs then `size_inputs`.
+    sizes: values of the kernel's size symbols to check at.
+    """
+    how = "device" if kernel.device.type == "cuda" else "interpreter"
+    known = dict(sizes)
+    if not _fits(kernel, known):
+        return Verified(key, True, "not run: the check would not fit the device's memory")
+    worst = Verdict(True)
+    try:
+        built = kernel.for_sizes([known[s] for s in kernel.symbols])
+        for name, inputs in input_sets(kernel.kernel, kernel.device, known):
+            verdict = _check_once(kernel, built, reference, inputs, known, size_inputs)
+            if not verdict.passed:
+                detail = f"{name} inputs: {verdict.detail}"
+                return _event(key, how, verdict, detail)
+            worst = max(worst, verdict, key=lambda v: v.error)
+    except KernelError as error:
+        return Verified(key, False, how, detail=str(error))
+    return _event(key, how, worst, "")
+
+
+def _event(key: str, how: str, verdict: Verdict, detail: str) -> Verified:
+    return Verified(
+        key, verdict.passed, how, verdict.error, verdict.eager_error, verdict.limit, detail
+    )
+
+
+def _check_once(
+    kernel: RegionKernel,
+    built: Built,
+    reference: fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    sizes: dict[Any, int],
+    size_inputs: Sequence[int],
+) -> Verdict:
+    eager = run_reference(reference, [*inputs, *size_inputs])
+    truth = run_truth(reference, [*inputs, *size_inputs])
+    worst = Verdict(True)
+    results = zip(*_run(kernel, built, inputs, sizes), eager, truth, strict=True)
+    for number, (ours, written, original, exact) in enumerate(results):
+        if written is not None:
+            # What was not computed takes the original's values, and so is not judged.
+            ours = torch.where(written, ours, original)
+        verdict = judge(ours, original, exact)
+        if not verdict.passed:
+            return replace(verdict, detail=f"output {number}, {verdict.detail}")
+        worst = max(worst, verdict, key=lambda v: v.error)
+    return worst
+
+
+def _run(
+    kernel: RegionKernel,
+    built: Built,
+    inputs: Sequence[torch.Tensor],
+    sizes: dict[Any, int],
+) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+    """Run the kernel; return its outputs and where they were written (None: everywhere)."""
+    grid = built.grid(sizes)
+    passed = [sizes[s] for s in built.candidate.symbols]
+    partial = kernel.device.type != "cuda" and grid > INTERPRETED_PROGRAMS
+    programs = min(grid, INTERPRETED_PROGRAMS) if partial else grid
+    runs = []
+    for fill in (0, 1) if partial else (None,):
+        outputs = [_blank(kernel, n, sizes, fill) for n in range(len(kernel.kernel.outputs))]
+        stream = stream_of(kernel.device)
+        built.launch(programs, 1, 1, stream, *inputs, *outputs, *passed)
+        runs.append(outputs)
+    if not partial:
+        return runs[0], [None] * len(runs[0])
+    # An element that is the same whatever the memory held before has been written.
+    written: list[torch.Tensor | None] = [
+        (a == b) | (a.isnan() & b.isnan()) if a.dtype.is_floating_point else a == b
+        for a, b in zip(*runs, strict=True)
+    ]
+    return runs[0], written
+
+
+def _blank(kernel: RegionKernel, number: int, sizes: dict[Any, int], fill: int | None) -> Any:
+    param = kernel.kernel.outputs[number]
+    shape = [dims.hint(s, sizes) for s in param.shape]
+    strides = [dims.hint(s, sizes) for s in param.strides]
+    tensor = torch.empty_strided(shape, strides, dtype=param.dtype, device=kernel.device)
+    if fill is None:
+        # Poison: an element that the kernel forgets must not be right by accident.
+        return tensor.fill_(float("nan") if param.dtype.is_floating_point else 1)
+    return tensor.fill_(fill)
+
+
+def _fits(kernel: RegionKernel, sizes: dict[Any, int]) -> bool:
+    if kernel.device.type != "cuda":
+        return True
+    params = itertools.chain(kernel.kernel.inputs, kernel.kernel.outputs)
+    elements = max(dims.hint(p.distinct, sizes) for p in params)
+    free, _ = torch.cuda.mem_get_info(kernel.device)
+    return elements * 8 * TRUTH_COPIES < free * MEMORY

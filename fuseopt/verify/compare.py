@@ -1,0 +1,112 @@
+"""Judging a result: our error against the truth, next to the original's own error.
+
+With e the original's error and f ours, a result passes when f <= 2 e + limit(dtype). Errors are
+relative to the largest magnitude of the truth in the same row (its last dimension), so that small
+rows count as much as large ones; short rows are judged by the whole tensor's. NaN and infinities
+must stand where the original has them, or where the exact result has them; integers and bools must
+agree, except where the original itself differs from the exact result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+LIMITS = {
+    torch.float64: 1e-12,
+    torch.float32: 2e-6,
+    torch.float16: 2e-3,
+    torch.bfloat16: 1.2e-2,
+}
+SHORTEST_ROW = 16  # with fewer elements, a row's largest may be near zero by chance
+FLOOR = 1e-3  # rows below this share of the tensor's largest magnitude are judged as if at it
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome for one tensor. Errors are relative, `detail` names the worst element."""
+
+    passed: bool
+    error: float = 0.0
+    eager_error: float = 0.0
+    limit: float = 0.0
+    detail: str = ""
+
+
+def judge(ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> Verdict:
+    """Compare our result with the original's, both against the truth in float64.
+
+    All three have one shape. Raises nothing: a wrong shape or dtype is a failed verdict.
+    """
+    if ours.shape != eager.shape or ours.dtype != eager.dtype:
+        text = f"{ours.dtype}{tuple(ours.shape)} for {eager.dtype}{tuple(eager.shape)}"
+        return Verdict(False, detail=text)
+    if ours.numel() == 0:
+        return Verdict(True)
+    if not ours.dtype.is_floating_point:
+        return _judge_exact(ours, eager, truth)
+    return _judge_float(ours, eager, truth)
+
+
+def _judge_exact(ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> Verdict:
+    exact = truth.to(ours.dtype)
+    wrong = (ours != eager) & (ours != exact)
+    count = int(wrong.sum())
+    if not count:
+        return Verdict(True)
+    # Rounding may fall the other way at a tie; that is rare, and then off by one.
+    unsure = int((eager != exact).sum())
+    apart = (ours.double() - exact.double()).abs()
+    near = bool((apart[wrong] <= 1).all()) and ours.dtype != torch.bool
+    if near and count <= 2 * unsure + ours.numel() // 5000:
+        return Verdict(True, error=count / ours.numel())
+    return Verdict(False, error=count / ours.numel(), detail=_worst(apart, ours, eager, truth))
+
+
+def _judge_float(ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> Verdict:
+    rounded = truth.to(ours.dtype)
+    misplaced = ~(_same_special(ours, eager) | _same_special(ours, rounded))
+    if bool(misplaced.any()):
+        detail = f"NaN or infinity: {_worst(misplaced.double(), ours, eager, truth)}"
+        return Verdict(False, error=float("inf"), detail=detail)
+    finite = ours.isfinite() & eager.isfinite() & truth.isfinite()
+    scale = _row_scale(torch.where(finite, truth, 0.0))
+    our_error = _relative(ours, truth, scale, finite)
+    eager_error = _relative(eager, truth, scale, finite)
+    limit = LIMITS[ours.dtype]
+    worst, worst_eager = float(our_error.max()), float(eager_error.max())
+    passed = worst <= 2 * worst_eager + limit
+    detail = "" if passed else _worst(our_error, ours, eager, truth)
+    return Verdict(passed, worst, worst_eager, limit, detail)
+
+
+def _same_special(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    both_finite = a.isfinite() & b.isfinite()
+    return both_finite | (a == b) | (a.isnan() & b.isnan())
+
+
+def _row_scale(truth: torch.Tensor) -> torch.Tensor:
+    magnitude = truth.abs()
+    largest = magnitude.max()
+    is_row = truth.dim() > 0 and truth.shape[-1] >= SHORTEST_ROW
+    rows = magnitude.amax(-1, keepdim=True) if is_row else largest
+    return torch.maximum(rows, largest * FLOOR).clamp_min(torch.finfo(torch.float32).tiny)
+
+
+def _relative(
+    got: torch.Tensor, truth: torch.Tensor, scale: torch.Tensor, finite: torch.Tensor
+) -> torch.Tensor:
+    apart = (got.double() - truth).abs() / scale
+    return torch.where(finite, apart, 0.0)
+
+
+def _worst(
+    error: torch.Tensor, ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor
+) -> str:
+    place = int(error.argmax())
+    where = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), error.shape))
+    return (
+        f"element {list(where)} is {ours.reshape(-1)[place].item():.6g}, the original gives "
+        f"{eager.reshape(-1)[place].item():.6g}, exact is {truth.reshape(-1)[place].item():.6g}"
+    )

@@ -1,0 +1,65 @@
+"""Inputs that kernels are checked on: plain ones, and ones made to break numerics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from fuseopt.ir.kernel import LoopKernel
+from fuseopt.runtime.samples import draw_inputs, index_limits
+
+
+def input_sets(
+    kernel: LoopKernel, device: torch.device, sizes: Mapping[Any, int]
+) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """Yield named sets of inputs for a kernel, a few.
+
+    plain: normally distributed. uneven: elements from 1e-4 to 1e3 (1e2 for float16) in size,
+    constant stretches, an offset far above the spread, zeros. special: some NaN and infinities.
+    """
+    generator = torch.Generator(device).manual_seed(20)
+    yield "plain", draw_inputs(kernel, device, sizes, generator)
+    if not any(p.dtype.is_floating_point for p in kernel.inputs):
+        return
+    limits = index_limits(kernel)
+    tensors = draw_inputs(kernel, device, sizes, generator)
+    yield "uneven", [t if n in limits else _uneven(t, generator) for n, t in enumerate(tensors)]
+    tensors = draw_inputs(kernel, device, sizes, generator)
+    yield "special", [t if n in limits else _special(t) for n, t in enumerate(tensors)]
+
+
+def _uneven(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    flat = _memory(tensor)
+    if not flat.dtype.is_floating_point:
+        return tensor
+    count = flat.numel()
+    high = 2.0 if flat.dtype == torch.float16 else 3.0
+    # One magnitude for each stretch of 64 elements, so that rows differ and are uneven inside.
+    powers = torch.rand((count + 63) // 64, generator=generator, device=flat.device) * (4.0 + high)
+    scale = torch.pow(10.0, powers - 4.0).repeat_interleave(64)[:count]
+    values = flat.to(scale.dtype if flat.dtype != torch.float64 else flat.dtype) * scale
+    if count >= 32:
+        quarter = count // 4
+        values[:quarter] = 3.0
+        values[quarter // 2 : quarter] = 0.0
+        values[quarter : 2 * quarter] = values[quarter : 2 * quarter].clamp(-1, 1) + 100.0
+    flat.copy_(values)
+    return tensor
+
+
+def _special(tensor: torch.Tensor) -> torch.Tensor:
+    flat = _memory(tensor)
+    if flat.dtype.is_floating_point and flat.numel() >= 8:
+        count = flat.numel()
+        flat[count // 7] = float("nan")
+        flat[count // 3] = float("inf")
+        flat[count // 2] = float("-inf")
+    return tensor
+
+
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory that a tensor spans, as a vector."""
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((span,), (1,))

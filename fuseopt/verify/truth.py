@@ -1,0 +1,51 @@
+"""Running a region's reference: as written, and in float64 as the truth that both are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+# Softmax after dispatch: whether a 16-bit input gives a float32 result.
+_HALF_TO_FLOAT = {aten._softmax.default: 2, aten._log_softmax.default: 2}
+
+
+def run_reference(gm: fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """Run a reference graph in its own dtypes."""
+    with torch.no_grad():
+        return tuple(gm(*inputs))
+
+
+def run_truth(gm: fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """Run a reference graph with every floating-point value in float64."""
+    with torch.no_grad():
+        return tuple(_Float64(gm).run(*map(_widened, inputs)))
+
+
+class _Float64(fx.Interpreter):
+    """Evaluates a graph with float64 in place of every floating-point dtype."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        args = fx.map_arg(args, lambda n: n)
+        args = tuple(_widened(a) for a in args)
+        place = _HALF_TO_FLOAT.get(target)
+        if place is not None:
+            args = (*args[:place], False, *args[place + 1 :])
+        return super().call_function(target, args, {k: _widened(v) for k, v in kwargs.items()})
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return _widened(super().get_attr(target, args, kwargs))
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.dtype.is_floating_point else value
+    if isinstance(value, torch.dtype):
+        return torch.float64 if value.is_floating_point else value
+    if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
+        return type(value)(map(_widened, value))
+    return value
