@@ -9,9 +9,9 @@ from typing import Any
 from torch import fx
 from torch._dynamo.exc import RestartAnalysis
 
-from fuseopt.compiler import compile_graph
+from fuseopt.compiler import compile_graph, run_original
 from fuseopt.config import Config, Environment
-from fuseopt.errors import CaptureError, FuseOptError
+from fuseopt.errors import CaptureError, FuseOptError, RuleError, UsageError
 from fuseopt.events import FellBack, GraphCaptured, Log, Reason
 from fuseopt.graph.form import NormalisedGraph, count_kernels
 from fuseopt.graph.guards import guard_hooks
@@ -67,10 +67,25 @@ def compile_part(graph: NormalisedGraph, session: Session, environment: Environm
     kernels = count_kernels(graph.gm)
     session.log.record(GraphCaptured(graph.number, graph.level, nodes, kernels))
     with session.log.timed("compile", graph.number):
-        run = compile_graph(graph, session.config, environment, session.log)
+        run = _compile_or_fall_back(graph, session, environment)
     title = f"# graph {graph.number}, {graph.level}\n"
     session.sources.append(title + getattr(run, "source", graph.gm.code).strip() + "\n")
     return run
+
+
+def _compile_or_fall_back(
+    graph: NormalisedGraph, session: Session, environment: Environment
+) -> Compiled:
+    # A backward graph may be compiled inside the user's first backward pass, which must not end.
+    try:
+        return compile_graph(graph, session.config, environment, session.log)
+    except (UsageError, RuleError):
+        raise
+    except Exception as error:
+        if session.config.strict:
+            raise
+        session.log.record(FellBack(graph.number, Reason.COMPILE, first_line(error)))
+        return run_original(graph.gm)
 
 
 def first_line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ _ENTRY = str(Path(__file__).with_name("capture.py"))  # where every captured cal
 # One frame of a formatted traceback: 'File "model.py", line 12, in forward' and the line below.
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*(?:\n[ \t]*([^\n]*))?')
 # The steps of a source expression: .name, ._modules['name'], ["name"], [0].
-_STEP = re.compile(r"\.([A-Za-z_]\w*)|\[['\"]?([^'\"\]]+)['\"]?\]")
+_STEP = re.compile(r"\.(\w+)|\[['\"]?([^'\"\]]+)['\"]?\]")
 _CONTAINERS = frozenset({"_modules", "_parameters", "_buffers", "__self__", "forward"})
 
 
