@@ -51,8 +51,8 @@ def optimize_callable(model: Any, config: Config, examples: Examples | None = No
     )
     around = _without_fastpath if _has_fastpath(model) else _as_it_is
     if examples is not None:
-        args, kwargs = examples
-        around(capture.compile_ahead)(args, kwargs)
+        trains = not is_module or model.training
+        around(capture.compile_ahead)(*examples, backward=trains)
     details = Optimized(
         original=model,
         call=around(capture.call),

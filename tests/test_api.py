@@ -74,14 +74,14 @@ def fallbacks(optimized) -> list[FellBack]:
 # ------------------------------------------------------------------------- compiling ahead
 
 
-@pytest.mark.parametrize("grad", [False, True])
-def test_example_inputs_compile_at_once_and_the_first_call_does_not(x, grad):
+@pytest.mark.parametrize(("grad", "graphs"), [(False, 1), (True, 2)])
+def test_example_inputs_compile_at_once_and_the_first_call_does_not(x, grad, graphs):
     with torch.set_grad_enabled(grad):
         optimized = fuseopt.optimize(Block(), (x,), {"shift": 1.0})
         before = captured(optimized)
         optimized(x, shift=1.0)
 
-    assert before == captured(optimized) == 1
+    assert before == captured(optimized) == graphs
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -242,6 +242,14 @@ def test_gradients_are_those_of_the_original(x):
 
     levels = [e.level for e in optimized.log.of(GraphCaptured)]
     assert levels == ["forward", "backward"]
+
+
+@pytest.mark.parametrize(("training", "levels"), [(True, 2), (False, 1)])
+def test_a_model_in_training_mode_has_its_backward_compiled_ahead(x, training, levels):
+    optimized = fuseopt.optimize(Plain().train(training), (x,))
+    assert captured(optimized) == levels
+    optimized(x).sum().backward()
+    assert captured(optimized) == 2
 
 
 def test_hooks_on_the_model_and_on_the_result_run_once_each(x):

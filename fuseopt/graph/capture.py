@@ -22,7 +22,7 @@ import uuid
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -39,6 +39,8 @@ from torch._dynamo.exc import (
 )
 from torch._dynamo.types import ConvertFrameReturn
 from torch._dynamo.utils import counters
+from torch._functorch import config as functorch_config
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from fuseopt.errors import CaptureError, FuseOptError
 from fuseopt.events import FellBack, GraphBroken, Log, Reason
@@ -86,8 +88,13 @@ class Capture:
         self._dynamic = dynamic
         self.call: Callable[..., Any] = self._under_dynamo(fullgraph=False)
 
-    def compile_ahead(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def compile_ahead(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, backward: bool = False
+    ) -> bool:
         """Compile for these inputs without running anything; return whether that was possible.
+
+        Where gradients are needed, the backward graph is compiled as well if `backward` is set,
+        otherwise in the first backward pass.
 
         A function that Dynamo captures as one graph is traced and compiled, and its compiled
         code is stopped before it does anything: no output, buffer, random state or Python
@@ -97,7 +104,8 @@ class Capture:
         self._state.is_ahead, self._state.compiled_ahead = True, False
         python_random = random.getstate()  # compiled code draws from it before it calls a graph
         try:
-            self._under_dynamo(fullgraph=True)(*args, **kwargs)
+            with functorch_config.patch(force_non_lazy_backward_lowering=backward):
+                self._under_dynamo(fullgraph=True)(*args, **kwargs)
         except _Compiled:
             return self._state.compiled_ahead
         except Unsupported as error:
@@ -131,12 +139,15 @@ class _State:
     is_ahead: bool = False
     compiled_ahead: bool = False
     graphs: int = 0
-    failure: str = ""
-    failures: int = 0
+    why_eager: str = "Dynamo did not trace the call"
+    failed: types.CodeType | None = None
+    failures: Counter[types.CodeType] = field(default_factory=Counter)
+    recorded: set[GraphBroken | FellBack] = field(default_factory=set)
 
     def record(self, event: GraphBroken | FellBack) -> None:
         """Record an event that can recur on every call, once."""
-        if event not in self.log.events:
+        if event not in self.recorded:
+            self.recorded.add(event)
             self.log.record(event)
 
     def run_eagerly(
@@ -145,10 +156,12 @@ class _State:
         """Run a call that Dynamo did not take."""
         if self.is_ahead:
             raise _Compiled
+        failed, self.failed = self.failed, None
         result = function(*args, **kwargs)
-        if self.failure:
-            self.failures += 1
-        self.record(FellBack(-1, Reason.CAPTURE, self.failure or "Dynamo did not trace the call"))
+        # What raises here is the user's error, and not one of capture.
+        if failed is not None:
+            self.failures[failed] += 1
+        self.record(FellBack(-1, Reason.CAPTURE, self.why_eager))
         return result
 
 
@@ -191,9 +204,8 @@ class _FrameConverter:
 
     def __call__(self, frame: Any, cache_entry: Any, frame_state: Any) -> ConvertFrameReturn:
         state = self._state
-        if state.failures >= FAILURE_LIMIT and not state.strict:
+        if state.failures[frame.f_code] >= FAILURE_LIMIT:
             return _run_as_written()
-        state.failure = ""
         limit = max(RECOMPILE_LIMIT, torch._dynamo.config.recompile_limit)
         graphs = state.graphs
         before = Counter(counters["graph_break"])
@@ -212,18 +224,34 @@ class _FrameConverter:
             raise _Compiled  # Python code without a graph in it, which could not be stopped later
         self._record_breaks(frame, Counter(counters["graph_break"]) - before)
         if result.guarded_code is None and frame.f_code is self._entry_code:
-            state.failure = _why_skipped(result, limit)
+            return self._skipped(result, limit)
         return result
 
     def _failed(self, frame: Any, error: Exception) -> ConvertFrameReturn:
-        self._state.failure = f"{type(error).__name__}: {_summary(str(error))}"
-        if self._state.is_ahead:
+        state, why = self._state, f"{type(error).__name__}: {_summary(str(error))}"
+        if state.is_ahead:
             raise error
-        if self._state.strict:
-            raise CaptureError(f"the call could not be captured: {self._state.failure}") from error
-        if frame.f_code is not self._entry_code:
-            self._state.record(FellBack(-1, Reason.CAPTURE, self._state.failure))
+        if state.strict:
+            raise CaptureError(f"the call could not be captured: {why}") from error
+        if frame.f_code is self._entry_code:
+            state.why_eager, state.failed = why, frame.f_code
+        else:
+            state.failures[frame.f_code] += 1
+            state.record(FellBack(-1, Reason.CAPTURE, why))
         return _run_as_written()
+
+    def _skipped(self, result: ConvertFrameReturn, limit: int) -> ConvertFrameReturn:
+        if is_in_torch_dispatch_mode(include_infra_modes=False):
+            # Dynamo would skip the function for good, also once the mode (a FLOP counter,
+            # say) has ended.
+            self._state.why_eager = "a TorchDispatchMode is active, which Dynamo does not trace"
+            return _run_as_written()
+        if result.frame_exec_strategy.cur_action == FrameAction.RUN_ONLY:
+            why = f"more than {limit} kinds of input: Dynamo compiles no more for this call"
+        else:
+            why = "Dynamo found no tensor operation to compile"
+        self._state.why_eager = why
+        return result
 
     def _record_breaks(self, frame: Any, messages: Counter[str]) -> None:
         # A graph that ends in a break says so itself; what is left broke before any operation.
@@ -274,12 +302,6 @@ def _run_as_written() -> ConvertFrameReturn:
         frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP),
         apply_to_code=False,
     )
-
-
-def _why_skipped(result: ConvertFrameReturn, limit: int) -> str:
-    if result.frame_exec_strategy.cur_action == FrameAction.RUN_ONLY:
-        return f"more than {limit} kinds of input: Dynamo compiles no more for this call"
-    return "Dynamo found no tensor operation to compile"
 
 
 def _summary(text: str) -> str:

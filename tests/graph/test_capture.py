@@ -191,6 +191,22 @@ def test_a_failing_kind_of_input_leaves_the_others_compiled(compiler, log):
     assert log.of(FellBack) == []  # the user's error, and eager raises it too
 
 
+def test_a_call_under_a_dispatch_mode_does_not_end_the_capture(compiler, log):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    linear = nn.Linear(3, 4)
+    captured = Capture(linear.forward, compiler, log)
+    for _ in range(capture.FAILURE_LIMIT + 1):
+        with FlopCounterMode(display=False) as flops:
+            captured.call(X)
+        assert flops.get_total_flops() == 2 * 2 * 3 * 4
+    captured.call(X)
+
+    assert compiler.runs == 1
+    (event,) = log.of(FellBack)
+    assert "TorchDispatchMode" in event.reason
+
+
 def test_each_capture_is_compiled_for_itself(log):
     class Model(nn.Module):
         def forward(self, x):
