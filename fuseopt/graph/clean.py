@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import torch
 from torch import fx
+from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
 
@@ -55,19 +57,22 @@ def inherit_locations(gm: fx.GraphModule) -> None:
 def may_alias(node: fx.Node) -> bool:
     """Whether a node's result may share storage with one of its operands.
 
-    A composite op's schema says `Tensor` where it can return its input (`dropout`,
-    `atleast_2d`), so those count as well.
+    A composite op's schema says `Tensor` also where it can return its input or a view of it
+    (`einsum`), so that is tried on the fake tensors of its operands.
     """
     if node.op != "call_function" or isinstance(node.meta.get("val"), _NUMBERS):
         return False
     target = node.target
     if not isinstance(target, OpOverload):
         return True
+    if target in _DROPOUTS:
+        return node.args[2] is False
     if any(r.alias_info is not None for r in target._schema.returns):
         return True
-    return torch._C._dispatch_has_kernel_for_dispatch_key(
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
         target.name(), torch._C.DispatchKey.CompositeImplicitAutograd
     )
+    return composite and _shares_storage(node)
 
 
 def alias_roots(start: fx.Node) -> set[fx.Node]:
@@ -80,6 +85,24 @@ def alias_roots(start: fx.Node) -> set[fx.Node]:
             seen.add(node)
             pending += node.all_input_nodes if may_alias(node) else ()
     return seen
+
+
+def _shares_storage(node: fx.Node) -> bool:
+    assert isinstance(node.target, OpOverload)
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+    mode = detect_fake_mode((args, kwargs))
+    if mode is None:
+        return True
+    with mode, torch.no_grad():
+        results = node.target(*args, **kwargs)
+    given = {_storage(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+    return any(
+        _storage(t) in given for t in pytree.tree_leaves(results) if isinstance(t, torch.Tensor)
+    )
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 def _shared_with_outputs(graph: fx.Graph) -> set[fx.Node]:

@@ -242,6 +242,30 @@ def test_outputs_that_are_views_of_an_input_stay_views():
     assert not tail.any()
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda cache: F.linear(cache, cache),
+        lambda cache: F.layer_norm(cache, (8,)),
+        lambda cache: torch.einsum("ij,kj->ik", cache, cache),
+    ],
+)
+def test_a_composite_that_reads_a_written_input_keeps_the_graph_functional(read):
+    backend, _ = normal_form(lambda cache: read(cache.add_(1)), X.clone())
+    assert "aten.copy_.default" in targets(backend.graphs[0])
+    assert not any("native" in t or "mm" in t for t in targets(backend.graphs[0]))
+
+
+def test_a_composite_that_returns_a_view_of_a_written_input_stays_a_view():
+    def update(cache):
+        return torch.einsum("ij->ji", cache.add_(1))
+
+    given = X.clone()
+    _, out = normal_form(update, given)
+    given.zero_()
+    assert not out.any()
+
+
 def test_outputs_that_share_storage_with_each_other_still_do():
     def pair(x):
         y = x * 2
