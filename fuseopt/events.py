@@ -68,6 +68,15 @@ class GraphBroken:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """A graph's regions are chosen; `kernels` of them differ in structure."""
+
+    graph: int
+    regions: int
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
 class RegionFused:
     """One region became one kernel."""
 
@@ -145,8 +154,45 @@ class Timed:
     graph: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class KernelCompiled:
+    """A kernel was compiled for a named target; figures are None where a tool is missing.
+
+    registers: 32-bit registers of a thread. spills: instructions that read or write spilled
+    registers. error: why it did not compile, "" where it did.
+    """
+
+    key: str
+    kernel: str
+    target: str
+    registers: int | None = None
+    stack_bytes: int | None = None
+    spills: int | None = None
+    shared_bytes: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How long one call of the whole model takes, in seconds: as written, and optimised."""
+
+    device: str
+    seconds_before: float
+    seconds: float
+
+
 Event = (
-    GraphCaptured | GraphBroken | RegionFused | NotFused | Verified | RolledBack | FellBack | Timed
+    GraphCaptured
+    | GraphBroken
+    | Planned
+    | RegionFused
+    | NotFused
+    | Verified
+    | RolledBack
+    | FellBack
+    | Timed
+    | KernelCompiled
+    | Measured
 )
 EventT = TypeVar("EventT")
 
