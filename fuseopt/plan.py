@@ -18,7 +18,9 @@ from fuseopt.fuse.select import Chosen, explain_rest, select
 from fuseopt.graph.extract import extract
 from fuseopt.graph.fold import fold_constants
 from fuseopt.graph.form import NormalisedGraph
+from fuseopt.graph.gqa import share_heads
 from fuseopt.graph.lift import target_name
+from fuseopt.graph.masks import simplify_masks
 from fuseopt.graph.symbols import hint_of, size_nodes
 from fuseopt.lower.region import Lowerings, Region
 
@@ -70,6 +72,8 @@ def plan_graph(graph: NormalisedGraph, device: torch.device, config: Config, log
             lambda n: verdicts[n].role is Role.FREE,
             lambda n: verdicts[n].role is Role.FUSABLE,
         )
+        simplify_masks(gm)
+        share_heads(gm)
     with log.timed("grow", number):
         verdicts = classify(gm.graph.nodes, device)
         lowerings = Lowerings(

@@ -10,7 +10,7 @@ from torch import fx
 
 from fuseopt.config import Config, Environment
 from fuseopt.errors import KernelError, VerificationError
-from fuseopt.events import Log, Reason, RegionFused, RolledBack, Verified
+from fuseopt.events import Log, NotFused, Reason, RegionFused, RolledBack, Verified
 from fuseopt.graph.locate import node_info
 from fuseopt.graph.splice import Call
 from fuseopt.graph.symbols import hint_of
@@ -128,13 +128,20 @@ def calls_of(sites: Sequence[Site], kernels: Kernels) -> list[Call]:
     ]
 
 
-def record_sites(sites: Sequence[Site], kernels: Kernels, graph: int, log: Log) -> None:
-    """Record each site that became a kernel (all of them where there is no device)."""
+def record_sites(
+    sites: Sequence[Site], kernels: Kernels, graph: int, log: Log, *, planned: bool = False
+) -> None:
+    """Record what became of each site: a kernel (where only `planned`, it would), or why not."""
+    failures = {e.key: e for e in log.of(RolledBack) if e.graph == graph}
     for number, site in enumerate(sites):
-        kernel = kernels.get(site.region.key)
-        if kernel is None and kernels:
-            continue
-        log.record(_fused(site, kernel, graph, number))
+        key = site.region.key
+        kernel = kernels.get(key)
+        if kernel is not None or planned:
+            log.record(_fused(site, kernel, graph, number))
+        elif key in failures:
+            nodes = tuple(map(node_info, site.chosen.kernels))
+            why = failures[key]
+            log.record(NotFused(graph, nodes, why.code, why.reason, rule=site.rule))
 
 
 def _fused(site: Site, kernel: RegionKernel | None, graph: int, number: int) -> RegionFused:

@@ -82,7 +82,7 @@ def is_widening(node: fx.Node) -> bool:
     if before.dtype == after.dtype or before.device != after.device:
         return False
     wider: torch.dtype = torch.promote_types(before.dtype, after.dtype)
-    return before.dtype.is_floating_point and wider == after.dtype
+    return bool(before.dtype.is_floating_point and wider == after.dtype)
 
 
 def is_alias(node: fx.Node) -> bool:
@@ -109,7 +109,7 @@ def is_alias(node: fx.Node) -> bool:
 def _draws(node: fx.Node) -> bool:
     p = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0)
     train = node.args[2] if len(node.args) > 2 else node.kwargs.get("train", False)
-    return bool(train) and p != 0
+    return bool(train and p != 0)
 
 
 def _verdict(node: fx.Node, device: torch.device) -> Verdict:

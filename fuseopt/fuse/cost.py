@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
-from fuseopt.graph.lift import tensors_of
+from fuseopt.graph.lift import target_name, tensors_of
+from fuseopt.ops import OPS
 
 
 def tensor_bytes(tensor: torch.Tensor) -> int:
@@ -43,15 +44,31 @@ def _numel(tensor: torch.Tensor) -> int:
     return count
 
 
+def read_bytes(node: fx.Node, users: Iterable[fx.Node]) -> int:
+    """Return the bytes that users read of a tensor; of a table, no more than they take from it."""
+    whole = node_bytes(node)
+    taken = 0
+    for user in users:
+        declared = OPS.get(target_name(user))
+        if declared is None or declared.form != "index" or user.args[0] is not node:
+            return whole
+        taken += node_bytes(user)
+    return min(whole, taken) if taken else whole
+
+
 def bytes_alone(nodes: Iterable[fx.Node]) -> int:
     """Return the bytes that these nodes move when each is a kernel of its own."""
     total = 0
     for node in nodes:
         total += node_bytes(node)
-        total += sum(map(node_bytes, node.all_input_nodes))
+        total += sum(read_bytes(n, [node]) for n in node.all_input_nodes)
     return total
 
 
-def bytes_fused(inputs: Iterable[fx.Node], outputs: Iterable[fx.Node]) -> int:
-    """Return the bytes that a region moves: each input once, each output once."""
-    return sum(map(node_bytes, inputs)) + sum(map(node_bytes, outputs))
+def bytes_fused(
+    nodes: Iterable[fx.Node], inputs: Iterable[fx.Node], outputs: Iterable[fx.Node]
+) -> int:
+    """Return the bytes that a region of these nodes moves: each input once, each output once."""
+    members = set(nodes)
+    read = sum(read_bytes(n, [u for u in n.users if u in members]) for n in inputs)
+    return read + sum(map(node_bytes, outputs))

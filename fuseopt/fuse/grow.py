@@ -19,12 +19,14 @@ from torch import fx
 from fuseopt.events import Reason
 from fuseopt.fuse.classify import Role, Verdict, is_widening
 from fuseopt.fuse.cost import node_bytes, numel
+from fuseopt.ir import dims
 from fuseopt.lower.lower import NotLowerable
 from fuseopt.lower.region import Region, values_of
 from fuseopt.ops import NotExpressible
 
 MOST_NODES = 160
 MOST_TENSORS = 56
+MOST_ROWS_REPEATED = 8  # times that a kernel may reduce a row, once for each copy it writes
 MOST_REPEATED = 16  # nodes that a region may compute again for each element they broadcast to
 
 
@@ -258,11 +260,16 @@ class _Growing:
         return bool(group.region and group.region.kernel.columns)
 
     def _check_work(self, region: Region) -> None:
-        """Raise `NotLowerable` where a kernel would reduce the same row more than once."""
+        """Raise `NotLowerable` where a kernel would reduce the same row too often.
+
+        A few times do not matter where each time the row is written anew, as when heads repeat.
+        """
         kernel = region.kernel
+        written = max((s.axes for s in kernel.stores), key=len, default=frozenset())
         for fold in kernel.folds():
             idle = [a for a in kernel.rows if a not in fold.arg.axes]
-            if idle:
+            few = dims.is_nonnegative(MOST_ROWS_REPEATED + -dims.product(a.extent for a in idle))
+            if idle and not (few and written.issuperset(kernel.axes)):
                 raise NotLowerable(
                     Reason.AXES, "a reduction would be computed again for each place it is used"
                 )

@@ -56,7 +56,7 @@ def select(growth: Growth) -> tuple[list[Chosen], list[tuple[Group, Reason, str]
                     group.region,
                     kernels,
                     bytes_alone(kernels),
-                    bytes_fused(group.region.inputs, group.region.outputs),
+                    bytes_fused(group.region.nodes, group.region.inputs, group.region.outputs),
                 )
             )
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -49,7 +50,7 @@ def _stand_in(graph: fx.Graph, node: fx.Node) -> fx.Node:
     if not isinstance(value, torch.Tensor):
         raise AssertionError(f"{node.name} is neither computed nor an input of the region")
     shape = [s if isinstance(s, int) else int(s.node.hint) for s in value.shape]
-    options = {"dtype": value.dtype, "device": value.device}
+    options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
     made = graph.call_function(torch.ops.aten.zeros.default, (shape,), options)
     made.meta = dict(node.meta)
     return made

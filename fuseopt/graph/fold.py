@@ -85,13 +85,25 @@ def _is_worth_folding(
     if not isinstance(value, torch.Tensor) or value.numel() * value.itemsize > LARGEST:
         return False
     users = [u for u in node.users if u not in constant]
-    if not users or _only_free(node, is_free):
+    if not users or _all_below(node, is_free):
         return False
-    return len(users) > 1 or not (is_fusable(users[0]) or is_free(users[0]))
+    if len(users) > 1 or not (is_fusable(users[0]) or is_free(users[0])):
+        return True
+    return not _all_below(node, lambda n: is_free(n) or is_fusable(n))
 
 
-def _only_free(node: fx.Node, is_free: Callable[[fx.Node], bool]) -> bool:
-    return is_free(node) and all(_only_free(n, is_free) for n in node.all_input_nodes)
+def _all_below(node: fx.Node, holds: Callable[[fx.Node], bool]) -> bool:
+    seen: set[fx.Node] = set()
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if not holds(current):
+            return False
+        stack.extend(current.all_input_nodes)
+    return True
 
 
 def _shared_with_outputs(graph: fx.Graph) -> set[fx.Node]:

@@ -60,7 +60,8 @@ _declare("add", 2, operator.add, "({0} + {1})", kinds="fi", commutative=True)
 _declare("sub", 2, operator.sub, "({0} - {1})", kinds="fi")
 _declare("mul", 2, operator.mul, "({0} * {1})", kinds="fi", commutative=True)
 _declare("div", 2, operator.truediv, "({0} / {1})", domain=(0.5, 4.0))
-_declare("neg", 1, operator.neg, "(-{0})", kinds="fi")
+# Triton's own minus subtracts from zero, which makes 0.0 of 0.0.
+_declare("neg", 1, operator.neg, "({0} * -1)", kinds="fi")
 _declare("abs", 1, torch.abs, "tl.abs({0})", kinds="fi")
 _declare(
     "trunc_div", 2, lambda a, b: torch.div(a, b, rounding_mode="trunc"), "({0} // {1})", kinds="i"

@@ -120,8 +120,8 @@ def _variance(call: Call, x: Expr, over: Sequence[int], correction: float) -> tu
         return spread * factor, center
     if correction != int(correction):
         raise NotExpressible("fractional correction of a symbolic size")
-    below = wide.arena.const(number - int(correction), wide.dtype)
-    return spread * (wide.arena.const(number, wide.dtype) / below), center
+    fewer = wide.arena.const(number - int(correction), wide.dtype)
+    return spread * (wide.arena.const(number, wide.dtype) / fewer), center
 
 
 @op(

@@ -70,16 +70,18 @@ class RegionKernel:
         outputs = [self._allocate(p, sizes) for p in self.kernel.outputs]
         if all(o.numel() for o in outputs):
             built = self.for_sizes(values)
-            aligned = [realign(t) for t in tensors]
+            params = zip(tensors, self.kernel.inputs, strict=True)
+            ready = [realign(restride(t, self._strides(p, sizes))) for t, p in params]
             passed = [sizes[s] for s in self.symbols if s in built.candidate.symbols]
-            built.launch(
-                built.grid(sizes), 1, 1, stream_of(self.device), *aligned, *outputs, *passed
-            )
+            built.launch(built.grid(sizes), 1, 1, stream_of(self.device), *ready, *outputs, *passed)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _strides(self, param: TensorParam, sizes: dict[Any, int]) -> tuple[int, ...]:
+        return tuple(dims.hint(s, sizes) for s in param.strides)
 
     def _allocate(self, param: TensorParam, sizes: dict[Any, int]) -> torch.Tensor:
         shape = [dims.hint(s, sizes) for s in param.shape]
-        strides = [dims.hint(s, sizes) for s in param.strides]
+        strides = self._strides(param, sizes)
         return torch.empty_strided(shape, strides, dtype=param.dtype, device=self.device)
 
 
@@ -97,6 +99,19 @@ def realign(tensor: torch.Tensor) -> torch.Tensor:
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     copy.as_strided((span,), (1,)).copy_(tensor.as_strided((span,), (1,)))
     return copy
+
+
+def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """Return the tensor, or a copy with the given strides where its own differ.
+
+    PyTorch's shape inference predicts the strides of an op's result, and a device's kernel may lay
+    it out in another way.
+    """
+    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    if all(n == 1 or own == wanted for n, own, wanted in pairs):
+        return tensor
+    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor)
 
 
 def stream_of(device: torch.device) -> int:

@@ -22,10 +22,15 @@ from torch._ops import OpOverload
 from fuseopt.graph.form import is_view
 from fuseopt.ir import dims
 from fuseopt.runtime.call import RegionKernel, realign
+from fuseopt.runtime.call import restride as restrided
 
 aten = torch.ops.aten
-# Allocation without the dispatcher; only a CUDA build of PyTorch has it.
-_empty_strided_cuda = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+_guards: Any = torch._C._dynamo.guards
+# Allocation without the dispatcher. Only a CUDA build of PyTorch has the first.
+_ALLOCATE = {
+    "cuda": getattr(_guards, "_empty_strided_cuda", None),
+    "cpu": _guards._empty_strided_cpu,
+}
 
 # Ops whose schema is a tensor method's signature.
 _METHODS = {
@@ -77,9 +82,26 @@ class Emitted:
     text: str
 
 
-def emit(gm: fx.GraphModule, name: str, device: torch.device) -> Emitted:
-    """Return a graph as a function. `device` is where its kernels run."""
-    return _Emitting(gm, name, device).run()
+# Ops whose results are laid out as shape inference says, on every device.
+_TRUE_TO_META = frozenset(
+    {
+        aten.linear.default,
+        aten.mm.default,
+        aten.bmm.default,
+        aten.addmm.default,
+        aten.baddbmm.default,
+        aten.embedding.default,
+    }
+)
+
+
+def emit(gm: fx.GraphModule, name: str, device: torch.device, level: str) -> Emitted:
+    """Return a graph as a function.
+
+    device: where its kernels run. level: "inference", "forward" or "backward"; what a backward
+    graph receives was laid out by the ops of the forward graph.
+    """
+    return _Emitting(gm, name, device, level).run()
 
 
 @dataclass(slots=True)
@@ -87,8 +109,10 @@ class _Emitting:
     gm: fx.GraphModule
     name: str
     device: torch.device
+    level: str
     lines: list[str] = field(default_factory=list)
     names: dict[fx.Node, str] = field(default_factory=dict)
+    parts: dict[fx.Node, list[str]] = field(default_factory=dict)  # the outputs of a kernel
     taken: set[str] = field(default_factory=lambda: {"args", "stream"})
     globals: dict[str, Any] = field(default_factory=dict)
 
@@ -97,9 +121,8 @@ class _Emitting:
         last_use = _last_uses(nodes)
         self.globals["torch"] = torch
         self._inputs([n for n in nodes if n.op == "placeholder"])
-        if self.device.type == "cuda" and any(_is_kernel(n) for n in nodes):
-            self.lines.append(f"stream = current_stream({self._index()})")
-            self.globals["current_stream"] = torch._C._cuda_getCurrentRawStream
+        if any(_is_kernel(n) for n in nodes):
+            self._stream()
         for node in nodes:
             if node.op in ("placeholder", "output"):
                 continue
@@ -135,6 +158,13 @@ class _Emitting:
     def _needs_device_guard(self) -> bool:
         return self.device.type == "cuda" and torch.cuda.device_count() > 1
 
+    def _stream(self) -> None:
+        if self.device.type == "cuda":
+            self.lines.append(f"stream = current_stream({self._index()})")
+            self.globals["current_stream"] = torch._C._cuda_getCurrentRawStream
+        else:
+            self.lines.append("stream = 0")
+
     def _index(self) -> int:
         return self.device.index or 0
 
@@ -158,42 +188,58 @@ class _Emitting:
         if isinstance(node.target, RegionKernel):
             self._kernel(node, node.target)
             return
+        if node.target is operator.getitem:
+            source, place = node.args
+            if isinstance(source, fx.Node) and isinstance(place, int) and source in self.parts:
+                self.names[node] = self.parts[source][place]
+                return
         name = self._fresh(node.name)
         self.names[node] = name
         self.lines.append(f"{name} = {self._call(node)}")
 
     def _kernel(self, node: fx.Node, kernel: RegionKernel) -> None:
-        name = self._fresh(node.name)
-        self.names[node] = name
         tensors = [n for n in node.args if isinstance(n, fx.Node)]
-        if kernel.symbols or self.device.type != "cuda":
+        if kernel.symbols:
+            name = self.names[node] = self._fresh("buf")
             bound = self._bind(kernel.name, kernel)
             self.lines.append(f"{name} = {bound}({', '.join(map(self._text, node.args))})")
             return
-        for tensor in tensors:
-            if _may_be_misaligned(tensor):
-                self._align(tensor)
+        for tensor, param in zip(tensors, kernel.kernel.inputs, strict=True):
+            self._make_sure(tensor, _tuple(param.strides))
         built = kernel.for_sizes(())
         launch = self._bind(kernel.name, built.launch)
-        empty = self._bind("empty", _empty_strided_cuda)
-        outputs = []
-        for number, param in enumerate(kernel.kernel.outputs):
-            output = name if len(kernel.kernel.outputs) == 1 else self._fresh(f"{name}_{number}")
-            outputs.append(output)
-            self.lines.append(
-                f"{output} = {empty}({_tuple(param.shape)}, {_tuple(param.strides)}, {param.dtype})"
-            )
+        empty = self._bind("empty", _ALLOCATE[self.device.type])
+        outputs = [self._fresh("buf") for _ in kernel.kernel.outputs]
+        for output, param in zip(outputs, kernel.kernel.outputs, strict=True):
+            shape, strides = _tuple(param.shape), _tuple(param.strides)
+            self.lines.append(f"{output} = {empty}({shape}, {strides}, {param.dtype})")
         arguments = ", ".join([*map(self._text, tensors), *outputs])
         self.lines.append(f"{launch}({built.grid({})}, 1, 1, stream, {arguments})")
-        if len(outputs) > 1:
-            self.lines.append(f"{name} = ({', '.join(outputs)})")
-            self.lines.append(f"del {', '.join(outputs)}")
+        if len(outputs) == 1:
+            self.names[node] = outputs[0]
+        else:
+            self.parts[node] = outputs
 
-    def _align(self, tensor: fx.Node) -> None:
+    def _make_sure(self, tensor: fx.Node, strides: str) -> None:
+        """Emit what brings a kernel's input to the layout that the kernel was built for."""
         name = self.names[tensor]
-        aligned = f"if {name}.data_ptr() & 15: {name} = {self._bind('realign', realign)}({name})"
-        if aligned not in self.lines:
-            self.lines.append(aligned)
+        lines = []
+        if self._may_differ(tensor):
+            restride = self._bind("restride", restrided)
+            lines.append(f"if {name}.stride() != {strides}: {name} = {restride}({name}, {strides})")
+        if _may_be_misaligned(tensor):
+            lines.append(
+                f"if {name}.data_ptr() & 15: {name} = {self._bind('realign', realign)}({name})"
+            )
+        self.lines.extend(line for line in lines if line not in self.lines)
+
+    def _may_differ(self, node: fx.Node) -> bool:
+        """Whether a tensor's strides may be others than its metadata says."""
+        if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+            return self._may_differ(node.args[0])
+        if node.op == "placeholder":
+            return self.level == "backward"
+        return node.op == "call_function" and not (_is_kernel(node) or node.target in _TRUE_TO_META)
 
     def _call(self, node: fx.Node) -> str:
         target = node.target
@@ -212,7 +258,7 @@ class _Emitting:
         return f"{function}({', '.join(args + named)})"
 
     def _free(self, nodes: Iterable[fx.Node]) -> None:
-        names = [self.names[n] for n in nodes if n.op != "get_attr"]
+        names = [self.names[n] for n in nodes if n.op != "get_attr" and n not in self.parts]
         if names:
             self.lines.append(f"del {', '.join(names)}")
 

@@ -27,7 +27,9 @@ def input_sets(
     tensors = draw_inputs(kernel, device, sizes, generator)
     yield "uneven", [t if n in limits else _uneven(t, generator) for n, t in enumerate(tensors)]
     tensors = draw_inputs(kernel, device, sizes, generator)
-    yield "special", [t if n in limits else _special(t) for n, t in enumerate(tensors)]
+    # Only in the largest tensors: what an infinite weight gives depends on the formula's order.
+    largest = max(t.numel() for t in tensors)
+    yield "special", [_special(t) if t.numel() == largest else t for t in tensors]
 
 
 def _uneven(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

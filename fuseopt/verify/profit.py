@@ -39,7 +39,10 @@ def time_region(
         params = (*kernel.kernel.inputs, *kernel.kernel.outputs)
         moved = sum(dims.hint(p.distinct, dict(sizes)) * p.dtype.itemsize for p in params)
         values = [sizes[s] for s in kernel.symbols]
-        calls = [lambda: kernel(*inputs, *values), _replayed(lambda: reference(*given))]
+        calls = [
+            _replayed(lambda: kernel(*inputs, *values)),
+            _replayed(lambda: reference(*given)),
+        ]
         ours, before = time_candidates(calls, moved)
     store.write_json("profit", entry, {"device": name, "ours": ours, "before": before})
     return ours, before
