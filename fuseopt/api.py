@@ -28,8 +28,8 @@ def optimize(
 ) -> Any:
     """Return `model` with its memory-bound chains fused; `model` itself is not changed.
 
-    model: an `nn.Module` or a function of tensors; an `torch.export.ExportedProgram`, or the
-        path of a saved one (`.pt2`).
+    model: an `nn.Module` or a function of tensors; a `torch.export.ExportedProgram`, or the path
+        of a saved one (`.pt2`).
     args, kwargs: example inputs. With them the model is compiled now, for their kind and for the
         gradient mode and `training` flags in force, and nothing is run: no output is computed and
         no buffer, random state or Python object changes. Without them (and for a model that does

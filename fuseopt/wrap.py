@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,7 @@ class OptimizedFunction:
     """
 
     def __init__(self, details: Optimized) -> None:
+        self.__qualname__ = type(self).__qualname__  # for a callable that has none
         functools.update_wrapper(self, details.original)
         self._fuseopt = details
         self._call = details.call
@@ -69,7 +71,11 @@ class OptimizedFunction:
         # As for a plain function, a copy is the function itself.
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # A decorated function is found again by its name, which the original no longer has.
+        module, name = sys.modules.get(self.__module__), self.__qualname__
+        if getattr(module, name, None) is self:
+            return name
         return self._fuseopt.reduced()
 
     def __repr__(self) -> str:

@@ -432,6 +432,23 @@ def test_a_function_keeps_its_name_and_gains_a_log(x):
     assert copy.deepcopy(optimized) is optimized
 
 
+@fuseopt.optimize
+def decorated(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def test_functions_pickle_by_name_when_decorated_and_by_original_otherwise(x):
+    assert pickle.loads(pickle.dumps(decorated)) is decorated
+    loaded = pickle.loads(pickle.dumps(fuseopt.optimize(activate)))
+    assert loaded.original is activate
+
+
+def test_an_enclosing_capture_goes_through_a_decorated_function(x):
+    outer = fuseopt.optimize(lambda x: decorated(x) * 2, (x,))
+    assert torch.equal(outer(x), (x + 1) * 2)
+    assert captured(outer) == 1
+
+
 def test_optimize_decorates_methods(x):
     class Model(nn.Module):
         @fuseopt.optimize

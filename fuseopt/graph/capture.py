@@ -271,8 +271,10 @@ def graph_break(gm: fx.GraphModule) -> GraphBroken | None:
 
 
 def _make_entry(function: Callable[..., Any], state: _State) -> types.FunctionType:
+    is_compiling = torch.compiler.is_compiling  # in a cell: Dynamo looks for globals by module
+
     def entry(*args: Any, **kwargs: Any) -> Any:
-        if not is_compiling():  # type: ignore[name-defined] # noqa: F821 # in the entry's globals
+        if not is_compiling():
             return state.run_eagerly(function, args, kwargs)
         return function(*args, **kwargs)
 
@@ -282,11 +284,7 @@ def _make_entry(function: Callable[..., Any], state: _State) -> types.FunctionTy
     name = f"{getattr(function, '__name__', 'call')}_{uuid.uuid4().hex}"
     own = types.FunctionType(
         entry.__code__.replace(co_name=name),
-        {
-            "__builtins__": builtins,
-            "__name__": __name__,
-            "is_compiling": torch.compiler.is_compiling,
-        },
+        {"__builtins__": builtins, "__name__": __name__},
         name,
         None,
         entry.__closure__,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
@@ -93,7 +94,8 @@ def _shares_storage(node: fx.Node) -> bool:
     mode = detect_fake_mode((args, kwargs))
     if mode is None:
         return True
-    with mode, torch.no_grad():
+    # The Python dispatcher has the composites that take symbolic sizes.
+    with mode, torch.no_grad(), enable_python_dispatcher():
         results = node.target(*args, **kwargs)
     given = {_storage(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
     return any(

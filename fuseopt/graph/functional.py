@@ -122,6 +122,8 @@ def _write_inputs(traced: fx.GraphModule, signature: GraphSignature) -> None:
     output = traced.graph.output_node()
     outputs = output_values(output)
     count = len(signature.user_inputs_to_mutate)
+    if not count:
+        return
     updated, returned = outputs[:count], outputs[count:]
     names = {n.name: n for n in traced.graph.nodes if n.op == "placeholder"}
     targets = [names[signature.user_inputs_to_mutate[n.name]] for n in updated]

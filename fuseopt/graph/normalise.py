@@ -8,16 +8,20 @@ outputs that alias an updated input) goes through AOTAutograd.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo.exc import RestartAnalysis
 
 from fuseopt.graph.autograd import trace_with_autograd
 from fuseopt.graph.form import Input, NormalisedGraph, check_form, output_values
-from fuseopt.graph.functional import NotFunctionalError, trace_functional
+from fuseopt.graph.functional import trace_functional
 from fuseopt.graph.locate import dotted_path
+
+_logger = logging.getLogger(__name__)
 
 # What the compiler makes of a graph: called with a list (which it may clear), returns a sequence.
 Compiled = Callable[[list[Any]], Sequence[Any]]
@@ -42,7 +46,12 @@ def normalise(
 
     try:
         traced = trace_functional(gm, example_inputs)
-    except NotFunctionalError:
+    except RestartAnalysis:
+        raise
+    except Exception as reason:
+        # `NotFunctionalError`, or an op whose composite form lacks a fake kernel; AOTAutograd
+        # traces what it is made of.
+        _logger.debug("traced after dispatch: %s", reason, exc_info=reason)
         return trace_with_autograd(gm, example_inputs, inputs, compile_level)
     run = compile_level(traced, "inference", inputs)
     if any(node.target is torch._C._set_grad_enabled for node in gm.graph.nodes):

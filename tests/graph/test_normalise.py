@@ -256,6 +256,17 @@ def test_a_composite_that_reads_a_written_input_keeps_the_graph_functional(read)
     assert not any("native" in t or "mm" in t for t in targets(backend.graphs[0]))
 
 
+def test_dynamic_sizes_do_not_stop_a_composite_from_being_tried():
+    weight = torch.ones(8, 8)
+
+    def update(cache, x):
+        cache.add_(1)
+        return F.cross_entropy(F.linear(x, weight), torch.zeros_like(x[:, 0], dtype=torch.long))
+
+    graph = only_graph(update, torch.zeros(3), X, dynamic=True)
+    assert "aten.cross_entropy_loss.default" in targets(graph)
+
+
 def test_a_composite_that_returns_a_view_of_a_written_input_stays_a_view():
     def update(cache):
         return torch.einsum("ij->ji", cache.add_(1))
