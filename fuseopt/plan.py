@@ -15,6 +15,7 @@ from fuseopt.events import Log, NotFused
 from fuseopt.fuse.classify import Role, classify, is_widening
 from fuseopt.fuse.grow import grow
 from fuseopt.fuse.select import Chosen, explain_rest, select
+from fuseopt.graph.decompose import split_losses
 from fuseopt.graph.extract import extract
 from fuseopt.graph.fold import fold_constants
 from fuseopt.graph.form import NormalisedGraph
@@ -65,6 +66,7 @@ def plan_graph(graph: NormalisedGraph, device: torch.device, config: Config, log
     device: where the graph's kernels run.
     """
     gm, number = graph.gm, graph.number
+    split_losses(gm)
     with log.timed("fold", number):
         verdicts = classify(gm.graph.nodes, device)
         fold_constants(

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuseopt.codegen import spell
+from fuseopt.codegen.candidates import schedules
 from fuseopt.codegen.collapse import collapse
-from fuseopt.codegen.printer import Body, print_body
-from fuseopt.codegen.schedule import Schedule, schedules
+from fuseopt.codegen.cross import scratch_words
+from fuseopt.codegen.express import Body
+from fuseopt.codegen.printer import print_body
+from fuseopt.codegen.schedule import Schedule
 from fuseopt.codegen.source import KernelSource, Param
 from fuseopt.ir import dims
 from fuseopt.ir.combine import COMBINES
@@ -43,6 +46,17 @@ class Candidate:
     schedule: Schedule
     kernel: LoopKernel
     symbols: tuple[Any, ...]  # size symbols passed as int parameters, in order
+    slots: int = 0  # partial values that programs of a shared row exchange
+
+    @property
+    def name(self) -> str:
+        """The name of the jitted function."""
+        return self.source.name
+
+    def scratch(self, sizes: dict[Any, int]) -> int:
+        """Return the 32-bit words of zeroed memory that a launch needs as its last argument."""
+        s = self.schedule
+        return scratch_words(s.parts, dims.hint(s.outer_count, sizes), self.slots)
 
     def grid(self, sizes: dict[Any, int]) -> int:
         """Return the number of programs for given values of the size symbols."""
@@ -50,7 +64,7 @@ class Candidate:
         programs = -(-dims.hint(s.outer_count, sizes) // s.outer_block)
         if s.inner and not s.looped and not self.kernel.columns:
             programs *= -(-dims.hint(s.inner_count, sizes) // s.inner_block)
-        return programs
+        return programs * s.parts
 
 
 def generate(
@@ -71,7 +85,7 @@ def generate(
     collapsed = collapse(kernel, hints)
     return [
         _candidate(collapsed, schedule, name, title, interpreted)
-        for schedule in schedules(collapsed, hints)
+        for schedule in schedules(collapsed, hints, sequential=interpreted)
     ]
 
 
@@ -81,6 +95,8 @@ def _candidate(
     body = print_body(kernel, schedule, interpreted=interpreted)
     symbols = _symbols(kernel)
     params = _params(kernel, symbols)
+    if schedule.parts > 1:
+        params.append(Param("scratch", "pointer", "i32", aligned=True))
     constexprs = [("XBLOCK", schedule.outer_block)]
     if schedule.inner:
         constexprs.append(("RBLOCK", schedule.inner_block))
@@ -94,7 +110,7 @@ def _candidate(
         schedule.num_stages,
         debug=body.asserts,
     )
-    return Candidate(source, schedule, kernel, symbols)
+    return Candidate(source, schedule, kernel, symbols, body.slots)
 
 
 def _params(kernel: LoopKernel, symbols: tuple[Any, ...]) -> list[Param]:

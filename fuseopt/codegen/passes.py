@@ -45,14 +45,17 @@ class Pass:
     pairs: tuple[Pair, ...]
 
 
-def plan_passes(kernel: LoopKernel) -> list[Pass]:
-    """Return the passes over the row, in order, after which every reduction is known."""
+def plan_passes(kernel: LoopKernel, *, paired: bool) -> list[Pass]:
+    """Return the passes over the row, in order, after which every reduction is known.
+
+    paired: look for pairs; a row that is held whole needs none.
+    """
     folds = list(kernel.folds())
-    pairs = _pairs(folds)
-    paired = {id(f): pair for pair in pairs for f in _members(pair)}
+    pairs = _pairs(folds) if paired else []
+    pair_of = {id(f): pair for pair in pairs for f in _members(pair)}
     depth: dict[int, int] = {}
     for fold in folds:
-        pair = paired.get(id(fold))
+        pair = pair_of.get(id(fold))
         first = fold if pair is None else _members(pair)[0]
         if first is not fold:
             depth[id(fold)] = depth[id(first)]
@@ -61,7 +64,7 @@ def plan_passes(kernel: LoopKernel) -> list[Pass]:
             depth[id(fold)] = 1 + max(below, default=0)
     passes = []
     for level in range(1, max(depth.values(), default=0) + 1):
-        single = tuple(f for f in folds if depth[id(f)] == level and id(f) not in paired)
+        single = tuple(f for f in folds if depth[id(f)] == level and id(f) not in pair_of)
         together = tuple(p for p in pairs if depth[id(_members(p)[0])] == level)
         passes.append(Pass(single, together))
     return passes

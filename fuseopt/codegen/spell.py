@@ -20,6 +20,7 @@ TRITON_TYPES = {
     torch.bfloat16: "bfloat16",
     torch.float32: "float32",
     torch.float64: "float64",
+    torch.float8_e4m3fn: "float8e4nv",
 }
 POINTER_TYPES = {
     torch.bool: "i1",
@@ -32,6 +33,7 @@ POINTER_TYPES = {
     torch.bfloat16: "bf16",
     torch.float32: "fp32",
     torch.float64: "fp64",
+    torch.float8_e4m3fn: "fp8e4nv",
 }
 
 

@@ -79,10 +79,8 @@ def is_widening(node: fx.Node) -> bool:
     before, after = source.meta.get("val"), node.meta.get("val")
     if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
         return False
-    if before.dtype == after.dtype or before.device != after.device:
-        return False
-    wider: torch.dtype = torch.promote_types(before.dtype, after.dtype)
-    return bool(before.dtype.is_floating_point and wider == after.dtype)
+    floats = before.dtype.is_floating_point and after.dtype.is_floating_point
+    return floats and before.itemsize < after.itemsize and before.device == after.device
 
 
 def is_alias(node: fx.Node) -> bool:

@@ -22,7 +22,8 @@ SLOW_ALONE = frozenset(
         "layer_norm.default native_layer_norm.default rms_norm.default _fused_rms_norm.default "
         "softmax.int _softmax.default _safe_softmax.default log_softmax.int _log_softmax.default "
         "_softmax_backward_data.default _log_softmax_backward_data.default group_norm.default "
-        "native_group_norm.default instance_norm.default logsumexp.default"
+        "native_group_norm.default instance_norm.default logsumexp.default "
+        "cross_entropy_loss.default"
     ).split()
 )
 

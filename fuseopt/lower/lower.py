@@ -10,6 +10,7 @@ index needs a division, the axis is split and the lowering starts over with fine
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,9 @@ from fuseopt.ir.values import Value, Values
 from fuseopt.lower.indexmap import broadcast, flat, reshaped
 from fuseopt.ops.declare import compute_dtype
 
+# Beyond the range of float8_e4m3fn hardware saturates, and so do newer releases of PyTorch; older
+# ones give NaN.
+_E4M3_IS_NAN_BEYOND = 464.0 if torch.tensor(500.0).to(torch.float8_e4m3fn).isnan() else math.inf
 MOST_SPLITS = 64
 MOST_PIECES = 16
 
@@ -237,10 +241,18 @@ class _Lowering:
 
     def _cast(self, e: expr.Cast, value: Value) -> Value:
         value = self.values.convert(value, compute_dtype(e.dtype))
+        if e.dtype == torch.float8_e4m3fn and _E4M3_IS_NAN_BEYOND < math.inf:
+            value = self._nan_beyond(value, _E4M3_IS_NAN_BEYOND)
         narrow = compute_dtype(e.dtype) != e.dtype
         if narrow and e.arg.dtype != e.dtype and (e.explicit or self.round_like_eager):
             return self.values.round(value, e.dtype)
         return value
+
+    def _nan_beyond(self, value: Value, largest: float) -> Value:
+        magnitude = self.values.apply("abs", value)
+        beyond = self.values.apply("gt", magnitude, self.values.number(largest, value.dtype))
+        nan = self.values.number(math.nan, value.dtype)
+        return self.values.apply("where", beyond, nan, value)
 
     def _reduce(
         self, e: expr.Reduce, indices: tuple[Index, ...], guard: tuple[Value, ...]

@@ -1,6 +1,6 @@
 """What each ATen operation means, in primitives: one declaration an op."""
 
-from fuseopt.ops import activations, create, gather, norms, pointwise, reductions, views
+from fuseopt.ops import activations, create, gather, losses, norms, pointwise, reductions, views
 from fuseopt.ops.declare import OPS, Call, NotExpressible, OpDef, TensorMeta
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "activations",
     "create",
     "gather",
+    "losses",
     "norms",
     "pointwise",
     "reductions",

@@ -35,8 +35,10 @@ SUPPORTED_DTYPES = frozenset(
         torch.bfloat16,
         torch.float32,
         torch.float64,
+        torch.float8_e4m3fn,  # e5m2 has infinities, which hardware conversions saturate away
     }
 )
+NARROW_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float8_e4m3fn})
 
 
 class NotExpressible(Exception):  # noqa: N818 - a verdict about one call, handled by the lifter
@@ -179,8 +181,8 @@ def expand(value: Expr, shape: Shape) -> Expr:
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype that kernels compute in: float32 for the 16-bit floats."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    """Return the dtype that kernels compute in: float32 for the narrower floats."""
+    return torch.float32 if dtype in NARROW_FLOATS else dtype
 
 
 def result_type(args: Sequence[Any]) -> torch.dtype:

@@ -184,8 +184,9 @@ class _Trial:
         built = self.launched.get(self.number)
         if built is None:
             built = self.launched[self.number] = self.builder._launched(self.candidate)
-        passed = [self.sizes[s] for s in self.candidate.symbols]
-        stream = stream_of(self.builder.device)
+        device = self.builder.device
+        passed = [*built.passed(self.sizes), *built.scratch(self.sizes, device)]
+        stream = stream_of(device)
         built.launch(built.grid(self.sizes), 1, 1, stream, *self.tensors, *passed)
 
 

@@ -30,6 +30,15 @@ class Built:
         """Return the number of programs for the values of the size symbols."""
         return self.candidate.grid(sizes)
 
+    def passed(self, sizes: dict[Any, int]) -> list[int]:
+        """Return the sizes that a launch takes after the tensors."""
+        return [sizes[s] for s in self.candidate.symbols]
+
+    def scratch(self, sizes: dict[Any, int], device: torch.device) -> list[torch.Tensor]:
+        """Return the zeroed memory that a launch takes last, if any."""
+        words = self.candidate.scratch(sizes)
+        return [torch.zeros(words, dtype=torch.int32, device=device)] if words else []
+
 
 @dataclass(slots=True, eq=False)
 class RegionKernel:
@@ -72,7 +81,7 @@ class RegionKernel:
             built = self.for_sizes(values)
             params = zip(tensors, self.kernel.inputs, strict=True)
             ready = [realign(restride(t, self._strides(p, sizes))) for t, p in params]
-            passed = [sizes[s] for s in self.symbols if s in built.candidate.symbols]
+            passed = [*built.passed(sizes), *built.scratch(sizes, self.device)]
             built.launch(built.grid(sizes), 1, 1, stream_of(self.device), *ready, *outputs, *passed)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 

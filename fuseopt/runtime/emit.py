@@ -213,8 +213,17 @@ class _Emitting:
         for output, param in zip(outputs, kernel.kernel.outputs, strict=True):
             shape, strides = _tuple(param.shape), _tuple(param.strides)
             self.lines.append(f"{output} = {empty}({shape}, {strides}, {param.dtype})")
-        arguments = ", ".join([*map(self._text, tensors), *outputs])
+        extra = []
+        words = built.candidate.scratch({})
+        if words:
+            extra = [self._fresh("scratch")]
+            device = self._text(self.device)
+            made = f"torch.zeros({words}, dtype=torch.int32, device={device})"
+            self.lines.append(f"{extra[0]} = {made}")
+        arguments = ", ".join([*map(self._text, tensors), *outputs, *extra])
         self.lines.append(f"{launch}({built.grid({})}, 1, 1, stream, {arguments})")
+        if extra:
+            self.lines.append(f"del {extra[0]}")
         if len(outputs) == 1:
             self.names[node] = outputs[0]
         else:

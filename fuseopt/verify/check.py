@@ -94,14 +94,15 @@ def _run(
 ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
     """Run the kernel; return its outputs and where they were written (None: everywhere)."""
     grid = built.grid(sizes)
-    passed = [sizes[s] for s in built.candidate.symbols]
+    passed = built.passed(sizes)
     partial = kernel.device.type != "cuda" and grid > INTERPRETED_PROGRAMS
     programs = min(grid, INTERPRETED_PROGRAMS) if partial else grid
     runs = []
     for fill in (0, 1) if partial else (None,):
         outputs = [_blank(kernel, n, sizes, fill) for n in range(len(kernel.kernel.outputs))]
         stream = stream_of(kernel.device)
-        built.launch(programs, 1, 1, stream, *inputs, *outputs, *passed)
+        scratch = built.scratch(sizes, kernel.device)
+        built.launch(programs, 1, 1, stream, *inputs, *outputs, *passed, *scratch)
         runs.append(outputs)
     if not partial:
         return runs[0], [None] * len(runs[0])

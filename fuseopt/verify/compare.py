@@ -18,6 +18,7 @@ LIMITS = {
     torch.float32: 2e-6,
     torch.float16: 2e-3,
     torch.bfloat16: 1.2e-2,
+    torch.float8_e4m3fn: 7e-2,
 }
 SHORTEST_ROW = 16  # with fewer elements, a row's largest may be near zero by chance
 FLOOR = 1e-3  # rows below this share of the tensor's largest magnitude are judged as if at it
@@ -65,7 +66,10 @@ def _judge_exact(ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -
 
 
 def _judge_float(ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> Verdict:
+    limit = LIMITS[ours.dtype]
     rounded = truth.to(ours.dtype)
+    if ours.dtype.itemsize == 1:  # float8 has no arithmetic of its own
+        ours, eager, rounded = ours.float(), eager.float(), rounded.float()
     misplaced = ~(_same_special(ours, eager) | _same_special(ours, rounded))
     if bool(misplaced.any()):
         detail = f"NaN or infinity: {_worst(misplaced.double(), ours, eager, truth)}"
@@ -74,7 +78,6 @@ def _judge_float(ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -
     scale = _row_scale(torch.where(finite, truth, 0.0))
     our_error = _relative(ours, truth, scale, finite)
     eager_error = _relative(eager, truth, scale, finite)
-    limit = LIMITS[ours.dtype]
     worst, worst_eager = float(our_error.max()), float(eager_error.max())
     passed = worst <= 2 * worst_eager + limit
     detail = "" if passed else _worst(our_error, ours, eager, truth)

@@ -1,0 +1,323 @@
+"""Choosing schedules: a few candidates for a kernel at given sizes, the one expected best first.
+
+The aim is memory speed: 16-byte accesses, each input read once, enough bytes in flight. What a row
+holds in registers decides between one tile, several strips, a shared row, or a loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuseopt.codegen.schedule import Schedule
+from fuseopt.ir import dims
+from fuseopt.ir.index import Axis
+from fuseopt.ir.kernel import LoopKernel
+from fuseopt.ir.values import Apply, Convert, Fold, Load
+
+WARP = 32
+LANES = 8  # elements that a thread reads at a time: 16 bytes of a 16-bit type
+FLAT_BLOCK = 1024
+INT32_LIMIT = 2**31 - 1
+MOST_STRIPS = 16
+RESIDENT_LIMIT = 16384  # elements of a row that one program may hold
+MOST_PARTS = 64
+PROCESSORS = 132  # multiprocessors of the devices that the choices were measured on
+
+
+def schedules(
+    kernel: LoopKernel, hints: dict[Any, int], *, sequential: bool = False
+) -> list[Schedule]:
+    """Return the candidate schedules of a collapsed kernel, best guess first.
+
+    hints: the value of each size symbol at the shapes that the kernel is built for.
+    sequential: programs run one after another (the interpreter), so none may wait for another.
+    """
+    if not kernel.columns:
+        return _pointwise_schedules(kernel, hints)
+    rows = dims.hint(kernel.row_count, hints)
+    if _contiguous_axis(kernel, hints) in kernel.rows and rows > 1:
+        return _strided_rows(kernel, hints)
+    found = _row_schedules(kernel, hints)
+    if sequential:
+        found = [s for s in found if s.parts == 1] or _looped(kernel, hints)
+    return found
+
+
+# --- kernels with reductions -------------------------------------------------------------------
+
+
+def _row_schedules(kernel: LoopKernel, hints: dict[Any, int]) -> list[Schedule]:
+    rows = dims.hint(kernel.row_count, hints)
+    length = dims.hint(kernel.column_count, hints)
+    dynamic = any(not isinstance(a.extent, int) for a in kernel.columns)
+    if length <= 2048:
+        return _short_rows(kernel, hints, rows, length)
+    limit = RESIDENT_LIMIT if _live_tiles(kernel) <= 4 else RESIDENT_LIMIT // 2
+    if length <= limit:
+        return _resident_rows(kernel, hints, length)
+    if dynamic or not _can_share(kernel) or -(-length // limit) > MOST_PARTS:
+        return _looped(kernel, hints)
+    return [*_shared_rows(kernel, hints, rows, length), *_looped(kernel, hints)[:1]]
+
+
+def _short_rows(
+    kernel: LoopKernel, hints: dict[Any, int], rows: int, length: int
+) -> list[Schedule]:
+    """Several rows a program; where a row fits a warp, its reductions stay inside the warp."""
+    make = _Maker(kernel, kernel.rows, kernel.columns, hints)
+    block = _power_of_two(length)
+    height = max(1, min(_power_of_two(rows), 2048 // block))
+    found = [make(height, block, warps=_warps(height * block, LANES))]
+    if block >= 512:
+        found.append(make(height, block, warps=_warps(height * block, 2 * LANES)))
+        found.append(make(1, block, warps=_warps(block, LANES)))
+    strip = _strip_width(length)
+    if strip < block and block > 64:
+        strips = -(-length // strip)
+        tall = min(_power_of_two(rows), max(1, 1024 // strip))
+        found.insert(0, make(tall, strip, strips=strips, warps=4))
+    return found
+
+
+def _strip_width(length: int) -> int:
+    """The widest power of two, 128 to 512, that wastes least of a row held in strips."""
+    choices = (512, 256, 128)
+    return min(choices, key=lambda w: (-(-length // w) * w, -w))
+
+
+def _resident_rows(kernel: LoopKernel, hints: dict[Any, int], length: int) -> list[Schedule]:
+    make = _Maker(kernel, kernel.rows, kernel.columns, hints)
+    block = _power_of_two(length)
+    found = []
+    if block == length:
+        found = [
+            make(1, block, warps=_warps(block, per_thread))
+            for per_thread in (LANES, 2 * LANES, 4 * LANES)
+            if _warps(block, per_thread) * WARP * per_thread >= block
+        ]
+    for width in (1024, 2048, 4096):
+        strips = -(-length // width)
+        if 1 < strips <= MOST_STRIPS and (block != length or strips in (2, 4)):
+            found.append(make(1, width, strips=strips, warps=_warps(width, LANES)))
+    return found[:5]
+
+
+def _shared_rows(
+    kernel: LoopKernel, hints: dict[Any, int], rows: int, length: int
+) -> list[Schedule]:
+    """Programs that hold 8K or 16K elements of a row each."""
+    make = _Maker(kernel, kernel.rows, kernel.columns, hints)
+    found = []
+    for width, block in ((8192, 8192), (8192, 4096), (16384, 8192)):
+        parts = -(-length // width)
+        if 1 < parts <= MOST_PARTS and rows * parts <= INT32_LIMIT:
+            strips = width // block
+            warps = _warps(block, 2 * LANES if strips == 1 else LANES)
+            found.append(make(1, block, strips=strips, parts=parts, warps=warps))
+    return found
+
+
+def _can_share(kernel: LoopKernel) -> bool:
+    """Whether partial reductions can be exchanged: float32 sums and extremes, not too many."""
+    folds = list(kernel.folds())
+    kinds = {f.combine for f in folds}
+    return (
+        all(f.dtype.itemsize == 4 and f.dtype.is_floating_point for f in folds)
+        and kinds <= {"sum", "max_number"}
+        and len(folds) <= 8
+    )
+
+
+def _looped(kernel: LoopKernel, hints: dict[Any, int]) -> list[Schedule]:
+    make = _Maker(kernel, kernel.rows, kernel.columns, hints)
+    return [make(1, 4096, looped=True, warps=16), make(1, 2048, looped=True, warps=8)]
+
+
+def _strided_rows(kernel: LoopKernel, hints: dict[Any, int]) -> list[Schedule]:
+    """Memory is contiguous across rows: tiles are tall, so that each access reads whole lines."""
+    make = _Maker(kernel, kernel.rows, kernel.columns, hints)
+    rows = dims.hint(kernel.row_count, hints)
+    length = dims.hint(kernel.column_count, hints)
+    block = _power_of_two(length)
+    found = []
+    for height in (64, 32):
+        height = min(_power_of_two(rows), height)
+        if height * block <= 2 * RESIDENT_LIMIT:
+            found.append(make(height, block, warps=_warps(height * block, 4 * LANES)))
+            found.append(make(height, block, warps=_warps(height * block, 2 * LANES)))
+    for height, width in ((128, 32), (64, 64)):
+        height = min(_power_of_two(rows), height)
+        found.append(make(height, min(width, block), looped=True, warps=8))
+    return list(dict.fromkeys(found))
+
+
+def _live_tiles(kernel: LoopKernel) -> int:
+    """How many values of a row are needed both before and after its reductions, about."""
+    columns = set(kernel.columns)
+    reduced = {id(v) for f in kernel.folds() for v in _below(f)}
+    loads = [v for v in kernel.loads() if columns & v.axes]
+    return sum(id(v) in reduced for v in loads) + len(kernel.stores)
+
+
+def _below(fold: Fold) -> list[Any]:
+    found: list[Any] = []
+    stack: list[Any] = [fold.arg]
+    seen: set[int] = set()
+    while stack:
+        value = stack.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, (Apply, Convert)):
+            stack.extend(value.operands)
+        elif isinstance(value, Load):
+            found.append(value)
+    return found
+
+
+# --- kernels without reductions ----------------------------------------------------------------
+
+
+def _pointwise_schedules(kernel: LoopKernel, hints: dict[Any, int]) -> list[Schedule]:
+    if len(kernel.rows) <= 1:
+        return _flat(kernel, kernel.rows, hints)
+    main = _contiguous_axis(kernel, hints)
+    others = _other_contiguous(kernel, main, hints)
+    extent = dims.hint(main.extent, hints)
+    if others is not None:
+        outer = tuple(a for a in kernel.rows if a not in (main, others))
+        make = _Maker(kernel, (*outer, others), (main,), hints)
+        side = min(_power_of_two(extent), 64)
+        other_side = min(_power_of_two(dims.hint(others.extent, hints)), 64)
+        return [
+            make(other_side, side, warps=4),
+            make(min(other_side, 32), min(side, 32), warps=4),
+        ]
+    outer = tuple(a for a in kernel.rows if a != main)
+    if extent < WARP:
+        return _flat(kernel, (*outer, main), hints)
+    make = _Maker(kernel, outer, (main,), hints)
+    width = min(_power_of_two(extent), FLAT_BLOCK)
+    rows = dims.hint(kernel.row_count, hints) // extent
+    height = max(1, min(_power_of_two(rows), FLAT_BLOCK // width))
+    found = [make(height, width, warps=4)]
+    if rows * extent > 64 * FLAT_BLOCK * PROCESSORS:
+        found.append(make(max(1, 2 * height), width, warps=4))
+    if extent % width:
+        found.append(_flat(kernel, (*outer, main), hints)[0])
+    return found
+
+
+def _flat(kernel: LoopKernel, axes: tuple[Axis, ...], hints: dict[Any, int]) -> list[Schedule]:
+    make = _Maker(kernel, axes, (), hints)
+    count = dims.hint(kernel.row_count, hints)
+    if count <= 32 * FLAT_BLOCK:
+        return [make(min(_power_of_two(count), 256), 1, warps=4)]
+    return [make(FLAT_BLOCK, 1, warps=4), make(2 * FLAT_BLOCK, 1, warps=8)]
+
+
+def _contiguous_axis(kernel: LoopKernel, hints: dict[Any, int]) -> Axis:
+    """Return the axis along which most bytes are next to each other."""
+    weights = _contiguity(kernel, hints)
+    fallback = kernel.axes[-1]
+    return max(weights, key=lambda a: weights[a], default=fallback)
+
+
+def _other_contiguous(kernel: LoopKernel, main: Axis, hints: dict[Any, int]) -> Axis | None:
+    """Return another axis along which a large access is contiguous: a transpose, or None."""
+    weights = _contiguity(kernel, hints)
+    rest = {a: w for a, w in weights.items() if a != main}
+    if not rest:
+        return None
+    axis = max(rest, key=lambda a: rest[a])
+    wide = dims.hint(axis.extent, hints) >= 8 and dims.hint(main.extent, hints) >= 8
+    return axis if wide and rest[axis] * 8 >= weights[main] else None
+
+
+def _contiguity(kernel: LoopKernel, hints: dict[Any, int]) -> dict[Axis, int]:
+    weights: dict[Axis, int] = {}
+    accesses = [(s.index, kernel.outputs[s.param].dtype) for s in kernel.stores]
+    accesses += [(v.index, v.dtype) for v in kernel.loads()]
+    for index, dtype in accesses:
+        axes = [a for a in index.axes if index.coefficient(a) == 1]
+        points = 1
+        for axis in index.axes:
+            points *= dims.hint(axis.extent, hints)
+        for axis in axes:
+            weights[axis] = weights.get(axis, 0) + points * dtype.itemsize
+    return weights
+
+
+# --- common ------------------------------------------------------------------------------------
+
+
+class _Maker:
+    """Makes schedules over given axes, with coordinates as wide as the accesses need."""
+
+    def __init__(
+        self,
+        kernel: LoopKernel,
+        outer: tuple[Axis, ...],
+        inner: tuple[Axis, ...],
+        hints: dict[Any, int],
+    ) -> None:
+        self.outer = outer
+        self.inner = inner
+        self.wide_outer = False
+        self.wide_inner = False
+        accesses = [s.index for s in kernel.stores] + [v.index for v in kernel.loads()]
+        for index in accesses:
+            reach = inner_reach = abs(dims.hint(index.const, hints))
+            for atom, coefficient in index.terms:
+                last = _last(atom, hints) * abs(dims.hint(coefficient, hints))
+                reach += last
+                inner_reach += last if _touches(atom, inner) else 0
+            self.wide_outer |= reach > INT32_LIMIT
+            self.wide_inner |= inner_reach > INT32_LIMIT
+        points = dims.hint(dims.product(a.extent for a in kernel.axes), hints)
+        self.wide_outer |= points > INT32_LIMIT
+
+    def __call__(
+        self,
+        outer_block: int,
+        inner_block: int,
+        *,
+        strips: int = 1,
+        looped: bool = False,
+        parts: int = 1,
+        warps: int = 4,
+    ) -> Schedule:
+        return Schedule(
+            self.outer,
+            self.inner,
+            outer_block,
+            inner_block,
+            strips,
+            looped,
+            parts,
+            self.wide_outer,
+            self.wide_inner,
+            num_warps=warps,
+        )
+
+
+def _last(atom: Any, hints: dict[Any, int]) -> int:
+    extent = getattr(atom, "extent", None)
+    if extent is None:
+        return INT32_LIMIT  # a quotient or remainder: rare, and 64 bits are always right
+    return dims.hint(extent, hints) - 1
+
+
+def _touches(atom: Any, axes: tuple[Axis, ...]) -> bool:
+    if isinstance(atom, Axis):
+        return atom in axes
+    inside = atom.value.axes if hasattr(atom, "value") else atom.index.axes
+    return bool(inside & set(axes))
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def _warps(elements: int, per_thread: int) -> int:
+    return max(1, min(32, _power_of_two(elements // (per_thread * WARP))))
