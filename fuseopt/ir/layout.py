@@ -73,3 +73,37 @@ def _radix_axes(where: Index, extent: Size) -> set[Axis] | None:
         used.add(following)
         reach = dims.multiply(reach, following.extent)
     return used if dims.same(reach, extent) else None
+
+
+def pair_dimensions(
+    shape: Sequence[Size], wanted: Sequence[Size]
+) -> list[tuple[list[int], list[int]]]:
+    """Pair runs of dimensions of two shapes that hold the same number of elements."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(shape) or j < len(wanted):
+        left: list[int] = []
+        right: list[int] = []
+        have: Size = 1
+        want: Size = 1
+        while True:
+            if i < len(shape) and (not left or _smaller(have, want)):
+                have = dims.multiply(have, shape[i])
+                left.append(i)
+                i += 1
+            elif j < len(wanted) and (not right or not dims.same(have, want)):
+                want = dims.multiply(want, wanted[j])
+                right.append(j)
+                j += 1
+            elif i < len(shape):
+                have = dims.multiply(have, shape[i])
+                left.append(i)
+                i += 1
+            if dims.same(have, want) or (i >= len(shape) and j >= len(wanted)):
+                break
+        groups.append((left, right))
+    return groups
+
+
+def _smaller(a: Size, b: Size) -> bool:
+    return dims.is_nonnegative(dims.add(b, -dims.add(a, 1)))
