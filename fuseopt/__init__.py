@@ -2,7 +2,8 @@
 
 from fuseopt.api import optimize
 from fuseopt.errors import FuseOptError
+from fuseopt.report.build import Report
 
-__all__ = ["FuseOptError", "__version__", "optimize"]
+__all__ = ["FuseOptError", "Report", "__version__", "optimize"]
 
 __version__ = "0.1.0"

@@ -1,0 +1,5 @@
+"""The `fuseopt` command."""
+
+from fuseopt.cli.app import main
+
+__all__ = ["main"]

