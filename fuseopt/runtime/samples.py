@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from fuseopt.ir.combine import kind_of
 from fuseopt.ir.index import Index, Indirect, Quotient, Remainder
 from fuseopt.ir.kernel import LoopKernel, TensorParam
 from fuseopt.ir.values import Coordinate, Load, walk
+
+TABLE_ROWS = 1024
 
 
 def index_limits(kernel: LoopKernel) -> dict[int, Any]:
@@ -50,15 +53,40 @@ def draw_inputs(
 ) -> list[torch.Tensor]:
     """Return one random tensor per input of the kernel, with its shape, strides and dtype.
 
-    Floats are normally distributed, integers small (indices: within their table), bools even.
+    Floats are normally distributed, integers small (indices: within their table), bools even. On
+    the CPU, where only part of a kernel is run, a table has at most `TABLE_ROWS` rows.
     """
     limits = index_limits(kernel)
+    tables = _tables(kernel) if device.type == "cpu" else frozenset()
     found = []
     for number, param in enumerate(kernel.inputs):
         limit = limits.get(number)
         below = 8 if limit is None else dims.hint(limit, dict(sizes))
+        if tables:
+            below = min(below, TABLE_ROWS)
+        if number in tables:
+            param = replace(param, shape=(TABLE_ROWS, *param.shape[1:]))
         found.append(draw(param, device, sizes, generator, below))
     return found
+
+
+def _tables(kernel: LoopKernel) -> frozenset[int]:
+    """The long inputs of which a kernel reads nothing but rows at indices from memory."""
+    reads: dict[int, list[Load]] = {}
+    for load in kernel.loads():
+        reads.setdefault(load.param, []).append(load)
+    return frozenset(n for n, loads in reads.items() if _is_table(kernel.inputs[n], loads))
+
+
+def _is_table(param: TensorParam, loads: Sequence[Load]) -> bool:
+    rows = param.shape[0] if param.shape else 0
+    if not isinstance(rows, int) or rows <= TABLE_ROWS:
+        return False
+    by_row = [
+        [a for a, c in load.index.terms if isinstance(a, Indirect) and c == param.strides[0]]
+        for load in loads
+    ]
+    return all(len(found) == 1 and found[0].extent == rows for found in by_row)
 
 
 def draw(
