@@ -252,6 +252,19 @@ def test_a_model_in_training_mode_has_its_backward_compiled_ahead(x, training, l
     assert captured(optimized) == 2
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("ahead", [True, False])
+def test_backward_runs_twice_over_a_retained_graph(x, dynamic, ahead):
+    model = Plain().train()
+    optimized = fuseopt.optimize(model, (x,) if ahead else None, dynamic=dynamic)
+    out = optimized(x).square().sum()
+    first = torch.autograd.grad(out, model.norm.weight, retain_graph=True)
+    second = torch.autograd.grad(out, model.norm.weight)
+    torch.testing.assert_close(first, second)
+    expected = torch.autograd.grad(model(x).square().sum(), model.norm.weight)
+    torch.testing.assert_close(first, expected)
+
+
 def test_hooks_on_the_model_and_on_the_result_run_once_each(x):
     seen: list[str] = []
     model = Plain()

@@ -17,6 +17,7 @@ from torch import fx
 from torch._functorch._aot_autograd.descriptors import PlainAOTInput, TangentAOTInput
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
 
 from fuseopt.graph.clean import inherit_locations
 from fuseopt.graph.form import Input
@@ -40,6 +41,7 @@ def trace_with_autograd(
     def compiler(level: str) -> Callable[..., Callable[[list[Any]], Any]]:
         def compile_part(part: fx.GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
             inherit_locations(part)
+            _donate_nothing()
             return _boxed(compile_level(part, level, _describe(part, inputs, level)))
 
         return compile_part
@@ -54,6 +56,18 @@ def trace_with_autograd(
         decompositions={},
         keep_inference_input_mutations=True,
     )
+
+
+def _donate_nothing() -> None:
+    """Let a second backward pass over the same graph (`retain_graph=True`) run.
+
+    AOTAutograd lists the saved tensors that a backward graph compiled early may overwrite, and
+    refuses to run such a graph twice. Ours overwrites none of them.
+    """
+    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    donated = getattr(metadata, "bw_donated_idxs", None)
+    if donated:
+        donated.clear()  # one list, shared by everything that asks
 
 
 def _describe(part: fx.GraphModule, inputs: tuple[Input, ...], level: str) -> tuple[Input, ...]:
