@@ -57,7 +57,11 @@ def _row_schedules(kernel: LoopKernel, hints: dict[Any, int]) -> list[Schedule]:
         return _resident_rows(kernel, hints, length)
     if dynamic or not _can_share(kernel) or -(-length // limit) > MOST_PARTS:
         return _looped(kernel, hints)
-    return [*_shared_rows(kernel, hints, rows, length), *_looped(kernel, hints)[:1]]
+    whole = all(not set(kernel.columns) & s.axes for s in kernel.stores)
+    if whole and rows >= 2 * PROCESSORS:
+        return _looped(kernel, hints)[:2]  # nothing of the row is needed after its reductions
+    held = _long_resident_rows(kernel, hints, length)
+    return [*held, *_shared_rows(kernel, hints, rows, length)[:3], _looped(kernel, hints)[0]]
 
 
 def _short_rows(
@@ -66,23 +70,21 @@ def _short_rows(
     """Several rows a program; where a row fits a warp, its reductions stay inside the warp."""
     make = _Maker(kernel, kernel.rows, kernel.columns, hints)
     block = _power_of_two(length)
-    height = max(1, min(_power_of_two(rows), 2048 // block))
-    found = [make(height, block, warps=_warps(height * block, LANES))]
-    if block >= 512:
-        found.append(make(height, block, warps=_warps(height * block, 2 * LANES)))
-        found.append(make(1, block, warps=_warps(block, LANES)))
-    strip = _strip_width(length)
-    if strip < block and block > 64:
-        strips = -(-length // strip)
-        tall = min(_power_of_two(rows), max(1, 1024 // strip))
-        found.insert(0, make(tall, strip, strips=strips, warps=4))
+    tall = _power_of_two(rows)
+    height = max(1, min(tall, 2048 // block))
+    found = [make(height, block, warps=_warps(height * block, 2 * LANES))]
+    if block < 512:
+        return [*found, make(height, block, warps=_warps(height * block, LANES))]
+    for width in (256, 512):
+        strips = -(-length // width)
+        if 2 <= strips <= 8:
+            lanes = width // (LANES * WARP)
+            found.append(make(min(tall, 4 // lanes), width, strips=strips, warps=4))
+    narrow = 128
+    if -(-length // narrow) * narrow < 0.9 * block and length > 512:
+        strips = -(-length // narrow)
+        found.append(make(min(tall, 8), narrow, strips=strips, warps=4))
     return found
-
-
-def _strip_width(length: int) -> int:
-    """The widest power of two, 128 to 512, that wastes least of a row held in strips."""
-    choices = (512, 256, 128)
-    return min(choices, key=lambda w: (-(-length // w) * w, -w))
 
 
 def _resident_rows(kernel: LoopKernel, hints: dict[Any, int], length: int) -> list[Schedule]:
@@ -90,16 +92,24 @@ def _resident_rows(kernel: LoopKernel, hints: dict[Any, int], length: int) -> li
     block = _power_of_two(length)
     found = []
     if block == length:
-        found = [
-            make(1, block, warps=_warps(block, per_thread))
-            for per_thread in (LANES, 2 * LANES, 4 * LANES)
-            if _warps(block, per_thread) * WARP * per_thread >= block
-        ]
+        wide_enough = [n for n in (2 * LANES, 4 * LANES) if n * WARP * 32 >= block]
+        found = [make(1, block, warps=_warps(block, n)) for n in wide_enough]
     for width in (1024, 2048, 4096):
         strips = -(-length // width)
-        if 1 < strips <= MOST_STRIPS and (block != length or strips in (2, 4)):
+        if 1 < strips <= MOST_STRIPS and (block != length or strips == 4):
             found.append(make(1, width, strips=strips, warps=_warps(width, LANES)))
     return found[:5]
+
+
+def _long_resident_rows(kernel: LoopKernel, hints: dict[Any, int], length: int) -> list[Schedule]:
+    """Rows that take most of a multiprocessor's registers, where little else has to be held."""
+    make = _Maker(kernel, kernel.rows, kernel.columns, hints)
+    found = []
+    for width, warps, most in ((8192, 32, 5), (4096, 16, 8)):
+        strips = -(-length // width)
+        if strips <= most and _live_tiles(kernel) <= 4:
+            found.append(make(1, width, strips=strips, warps=warps))
+    return found
 
 
 def _shared_rows(
@@ -108,12 +118,10 @@ def _shared_rows(
     """Programs that hold 8K or 16K elements of a row each."""
     make = _Maker(kernel, kernel.rows, kernel.columns, hints)
     found = []
-    for width, block in ((8192, 8192), (8192, 4096), (16384, 8192)):
+    for width, warps in ((8192, 8), (8192, 16), (16384, 16)):
         parts = -(-length // width)
         if 1 < parts <= MOST_PARTS and rows * parts <= INT32_LIMIT:
-            strips = width // block
-            warps = _warps(block, 2 * LANES if strips == 1 else LANES)
-            found.append(make(1, block, strips=strips, parts=parts, warps=warps))
+            found.append(make(1, width, parts=parts, warps=warps))
     return found
 
 
@@ -129,8 +137,13 @@ def _can_share(kernel: LoopKernel) -> bool:
 
 
 def _looped(kernel: LoopKernel, hints: dict[Any, int]) -> list[Schedule]:
+    """Rows walked in steps of several tiles, which keeps several reads under way."""
     make = _Maker(kernel, kernel.rows, kernel.columns, hints)
-    return [make(1, 4096, looped=True, warps=16), make(1, 2048, looped=True, warps=8)]
+    return [
+        make(1, 2048, strips=4, looped=True, warps=8),
+        make(1, 4096, strips=4, looped=True, warps=16),
+        make(1, 4096, strips=2, looped=True, warps=16),
+    ]
 
 
 def _strided_rows(kernel: LoopKernel, hints: dict[Any, int]) -> list[Schedule]:
@@ -140,14 +153,16 @@ def _strided_rows(kernel: LoopKernel, hints: dict[Any, int]) -> list[Schedule]:
     length = dims.hint(kernel.column_count, hints)
     block = _power_of_two(length)
     found = []
-    for height in (64, 32):
+    for height, per_thread in ((32, 4 * LANES), (32, 8 * LANES), (64, 8 * LANES), (16, 4 * LANES)):
         height = min(_power_of_two(rows), height)
-        if height * block <= 2 * RESIDENT_LIMIT:
-            found.append(make(height, block, warps=_warps(height * block, 4 * LANES)))
-            found.append(make(height, block, warps=_warps(height * block, 2 * LANES)))
-    for height, width in ((128, 32), (64, 64)):
-        height = min(_power_of_two(rows), height)
-        found.append(make(height, min(width, block), looped=True, warps=8))
+        if height * block <= 4 * RESIDENT_LIMIT // 2:
+            found.append(make(height, block, warps=_warps(height * block, per_thread)))
+    if not found:
+        height = min(_power_of_two(rows), 64)
+        found = [
+            make(height, min(32, block), strips=2, looped=True, warps=8),
+            make(height, min(64, block), looped=True, warps=8),
+        ]
     return list(dict.fromkeys(found))
 
 

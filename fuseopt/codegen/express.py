@@ -185,9 +185,8 @@ class Expressions:
         numbers_only = all(isinstance(a, Number) for a in args[1 if name == "where" else 0 :])
         texts = [self.typed(a) if numbers_only else self.name_of(a) for a in args]
         if self.fast:
-            quick = fast_spelling(value, texts, self.inner_axes, interpreted=self.interpreted)
+            quick = fast_spelling(value, texts, self.inner_axes)
             if quick is not None:
-                self.body.libdevice |= "libdevice." in quick
                 return quick
         if primitive.needs_libdevice:
             self.body.libdevice = True

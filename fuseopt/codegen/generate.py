@@ -10,6 +10,7 @@ from fuseopt.codegen.candidates import schedules
 from fuseopt.codegen.collapse import collapse
 from fuseopt.codegen.cross import scratch_words
 from fuseopt.codegen.express import Body
+from fuseopt.codegen.fast import helper_functions
 from fuseopt.codegen.printer import print_body
 from fuseopt.codegen.schedule import Schedule
 from fuseopt.codegen.source import KernelSource, Param
@@ -54,7 +55,7 @@ class Candidate:
         return self.source.name
 
     def scratch(self, sizes: dict[Any, int]) -> int:
-        """Return the 32-bit words of zeroed memory that a launch needs as its last argument."""
+        """Return the 64-bit words of zeroed memory that a launch needs as its last argument."""
         s = self.schedule
         return scratch_words(s.parts, dims.hint(s.outer_count, sizes), self.slots)
 
@@ -96,7 +97,7 @@ def _candidate(
     symbols = _symbols(kernel)
     params = _params(kernel, symbols)
     if schedule.parts > 1:
-        params.append(Param("scratch", "pointer", "i32", aligned=True))
+        params.append(Param("scratch", "pointer", "i64", aligned=True))
     constexprs = [("XBLOCK", schedule.outer_block)]
     if schedule.inner:
         constexprs.append(("RBLOCK", schedule.inner_block))
@@ -143,12 +144,16 @@ def _module(
     body: Body,
     interpreted: bool,
 ) -> str:
+    helpers = helper_functions(body.lines, interpreted=interpreted)
+    libdevice = (body.libdevice or bool(helpers)) and not interpreted
     arguments = [p.name for p in params] + [f"{c}: tl.constexpr" for c in constexprs]
     parts = [f'"""{title or name}"""\n\n', "import triton\nimport triton.language as tl\n"]
-    if body.libdevice and not interpreted:
+    if libdevice:
         parts.append("from triton.language.extra import libdevice\n")
     if body.libdevice and interpreted:
         parts.append(_HOST)
+    if helpers:
+        parts.append("\n" + helpers)
     for combine in sorted(body.combines):
         step = COMBINES[combine].step.format("a", "b")
         parts.append("\n" + _COMBINE.format(name=combine, step=step))

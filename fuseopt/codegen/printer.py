@@ -8,23 +8,27 @@ read again for each pass. Programs that share a row combine their reductions thr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from fuseopt.codegen import spell
 from fuseopt.codegen.cross import CrossProgram
 from fuseopt.codegen.express import Body, Expressions, Tile, divides, roots_of
 from fuseopt.codegen.fast import may_be_fast
-from fuseopt.codegen.passes import Moments, OnlineSoftmax, Pair, Pass, plan_passes
+from fuseopt.codegen.pairs import PairEmitter
+from fuseopt.codegen.passes import OnlineSoftmax, Pair, Pass, plan_passes
 from fuseopt.codegen.schedule import Schedule
 from fuseopt.ir import dims
 from fuseopt.ir.combine import COMBINES, identity_of
 from fuseopt.ir.dims import Size
 from fuseopt.ir.index import Axis
 from fuseopt.ir.kernel import LoopKernel
-from fuseopt.ir.values import Fold, Value
+from fuseopt.ir.values import Fold, Load, Value
 
 # Reductions of one pass over what a program holds: tiles still to be reduced, states of pairs.
 _Partial = tuple[list[tuple[Fold, str]], list[tuple[Pair, tuple[str, str]]]]
+
+THREADS_PER_WARP = 32
+EARLY_BYTES = 160  # of a thread's registers that may hold what was read before it is needed
 
 
 def print_body(kernel: LoopKernel, schedule: Schedule, *, interpreted: bool = False) -> Body:
@@ -39,6 +43,7 @@ class _Printer(Expressions):
     def __init__(self, kernel: LoopKernel, schedule: Schedule, *, interpreted: bool) -> None:
         super().__init__(kernel, schedule, fast=may_be_fast(kernel), interpreted=interpreted)
         self.cross = CrossProgram(self)
+        self.pairs = PairEmitter(self)
         self.resident: list[Tile] = []
 
     # --- the whole -----------------------------------------------------------------------------
@@ -49,11 +54,23 @@ class _Printer(Expressions):
         if s.inner and not s.looped:
             for strip in range(s.strips):
                 self.resident.append(self._tile(self._strip_start(strip), strip))
+            self._read_early()
         for walk in plan_passes(self.kernel, paired=s.looped or s.parts > 1):
             self._pass(walk)
         self._finish()
         self.body.slots = self.cross.slots
         return self.body
+
+    def _read_early(self) -> None:
+        """Start all reads at once, where what they bring fits: none then waits for a reduction."""
+        s = self.schedule
+        loads = [v for v in self.kernel.loads() if v.axes & self.inner_axes and _is_direct(v)]
+        threads = s.num_warps * THREADS_PER_WARP
+        held = s.outer_block * s.width // threads * sum(v.dtype.itemsize for v in loads)
+        if held <= EARLY_BYTES:
+            for tile in self.resident:
+                self.tile = tile
+                self.compute(loads)
 
     def _pass(self, walk: Pass) -> None:
         sources = [f.arg for f in walk.single]
@@ -61,28 +78,29 @@ class _Printer(Expressions):
         self.compute_rows(sources)
         known = self._looped_pass if self.schedule.looped else self._resident_pass
         singles, pairs = known(walk, sources)
-        partial = [(f, self._reduced(f.combine, text)) for f, text in singles]
+        partial = [(f, self.reduced(f.combine, text)) for f, text in singles]
         if self.schedule.parts > 1:
             self.cross.combine(partial, pairs)
             return
         for fold, text in partial:
             self.assign_row(fold, text)
         for pair, state in pairs:
-            self.finish_pair(pair, *state)
+            self.pairs.finish(pair, *state)
 
     def _looped_pass(self, walk: Pass, sources: list[Value]) -> _Partial:
         singles = [(f, self._start(f)) for f in walk.single]
-        pairs = [(p, self._pair_state(p)) for p in walk.pairs]
-        for tile in self._loop():
-            self.tile = tile
-            self.compute(sources)
-            for fold, accumulator in singles:
-                masked = self._masked(fold, self.typed(fold.arg))
-                step = COMBINES[fold.combine].step.format(accumulator, masked)
-                self.line(f"{accumulator} = {step}")
+        pairs = [(p, self.pairs.start(p)) for p in walk.pairs]
+        for tiles in self._loop():
+            for tile in tiles:
+                self.tile = tile
+                self.compute(sources)
+                for fold, accumulator in singles:
+                    masked = self._masked(fold, self.typed(fold.arg))
+                    step = COMBINES[fold.combine].step.format(accumulator, masked)
+                    self.line(f"{accumulator} = {step}")
             for pair, state in pairs:
-                self._accumulate_pair(pair, state)
-        return singles, pairs
+                self.pairs.step(pair, state, tiles)
+        return singles, [(p, self.pairs.meet(p, state)) for p, state in pairs]
 
     def _resident_pass(self, walk: Pass, sources: list[Value]) -> _Partial:
         running: dict[int, str] = {}
@@ -98,7 +116,7 @@ class _Printer(Expressions):
                     text = name
                 running[id(fold)] = text
         singles = [(f, running[id(f)]) for f in walk.single]
-        return singles, [(p, self._resident_pair(p)) for p in walk.pairs]
+        return singles, [(p, self.pairs.resident(p)) for p in walk.pairs]
 
     def _finish(self) -> None:
         stores = self.kernel.stores
@@ -107,8 +125,8 @@ class _Printer(Expressions):
         for store in stores:
             if store not in tiled:
                 self.store(store)
-        if tiled:
-            for tile in self._tiles():
+        for tiles in self._tiles() if tiled else ():
+            for tile in tiles:
                 self.tile = tile
                 self.compute(root for s in tiled for root in roots_of(s))
                 for store in tiled:
@@ -116,17 +134,19 @@ class _Printer(Expressions):
 
     # --- tiles ---------------------------------------------------------------------------------
 
-    def _tiles(self) -> Iterable[Tile]:
+    def _tiles(self) -> Iterable[list[Tile]]:
         if self.schedule.looped:
             return self._loop()
-        return self.resident or [self.tile]
+        return [self.resident or [self.tile]]
 
-    def _loop(self) -> Iterator[Tile]:
-        """Open a loop over the row, yield its tile once, close the loop."""
-        self.line(f"for start in range(0, {spell.size(self.schedule.inner_count)}, RBLOCK):")
+    def _loop(self) -> Iterator[list[Tile]]:
+        """Open a loop over the row, yield the tiles of an iteration, close the loop."""
+        s = self.schedule
+        step = "RBLOCK" if s.strips == 1 else f"{s.strips} * RBLOCK"
+        self.line(f"for start in range(0, {spell.size(s.inner_count)}, {step}):")
         self.indent += 1
-        self.tile = self._tile("start + ", 0)
-        yield self.tile
+        starts = ["start + "] + [f"start + {n} * RBLOCK + " for n in range(1, s.strips)]
+        yield [self._tile(start, number) for number, start in enumerate(starts)]
         self.indent -= 1
         self.tile = Tile()
 
@@ -147,7 +167,7 @@ class _Printer(Expressions):
         """Whether a tile lies inside the row whatever program it belongs to."""
         s = self.schedule
         if s.looped or s.parts > 1 or self._grid_over_inner():
-            return divides(s.width * s.parts if s.parts > 1 else s.inner_block, s.inner_count)
+            return divides(s.width * s.parts, s.inner_count)
         return isinstance(s.inner_count, int) and (strip + 1) * s.inner_block <= s.inner_count
 
     def _strip_start(self, strip: int) -> str:
@@ -171,7 +191,7 @@ class _Printer(Expressions):
         s = self.schedule
         wide = ".to(tl.int64)" if s.wide_outer else ""
         if s.parts > 1:
-            self.cross.take_ticket(wide)
+            self.cross.take_place(wide)
             tile = "row"
         else:
             self.line(f"program = tl.program_id(0){wide}")
@@ -222,101 +242,15 @@ class _Printer(Expressions):
         identity = spell.number(identity_of(fold.combine, fold.dtype))
         return f"tl.where({self.tile.mask}, {text}, {identity})"
 
-    def _reduced(self, combine: str, text: str) -> str:
+    def reduced(self, combine: str, text: str) -> str:
+        """A tile combined along the row."""
         spelling = COMBINES[combine].spelling
         if "_combine_" in spelling:
             self.body.combines.add(combine)
         reduced = spelling.format(text, "0" if self.scalar_rows else "1")
         return reduced if self.scalar_rows else f"{reduced}[:, None]"
 
-    # --- pairs ---------------------------------------------------------------------------------
 
-    def finish_pair(self, pair: Pair, first: str, second: str) -> None:
-        """Assign a pair's reductions from its state: (maximum, total) or (mean, away)."""
-        if isinstance(pair, OnlineSoftmax):
-            self.assign_row(pair.maximum, first)
-            self.assign_row(pair.total, second)
-            return
-        self.assign_row(pair.total, f"{first} * {self.number(pair.count)}")
-        self.assign_row(pair.away, second)
-        if pair.drift is not None:
-            self.assign_row(pair.drift, f"{first} * 0.0")
-
-    def _pair_state(self, pair: Pair) -> tuple[str, str]:
-        state = (self.fresh("acc"), self.fresh("acc"))
-        shape = "()" if self.scalar_rows else self.shape_of(pair.total.axes)
-        dtype = spell.triton_type(pair.total.dtype)
-        start = 'float("-inf")' if isinstance(pair, OnlineSoftmax) else "0.0"
-        for name, value in zip(state, (start, "0.0"), strict=True):
-            self.line(f"{name} = tl.full({shape}, {value}, {dtype})")
-        return state
-
-    def _accumulate_pair(self, pair: Pair, state: tuple[str, str]) -> None:
-        if isinstance(pair, OnlineSoftmax):
-            self._accumulate_softmax(pair, state)
-        else:
-            self._accumulate_moments(pair, state)
-
-    def _accumulate_softmax(self, pair: OnlineSoftmax, state: tuple[str, str]) -> None:
-        top, total = state
-        scores = self._masked(pair.maximum, self.name_of(pair.scores))
-        new, shift, part = self.fresh(), self.fresh(), self.fresh()
-        self.line(f"{new} = tl.maximum({top}, {self._reduced('max_number', scores)})")
-        # Where all is -inf so far there is nothing to rescale, and exp(-inf - -inf) is NaN.
-        self.line(f'{shift} = tl.where({new} == float("-inf"), 0.0, {new})')
-        self.line(f"{part} = {self._reduced('sum', f'tl.exp({scores} - {shift})')}")
-        self.line(f"{total} = {total} * tl.exp({top} - {shift}) + {part}")
-        self.line(f"{top} = {new}")
-
-    def _accumulate_moments(self, pair: Moments, state: tuple[str, str]) -> None:
-        center, away = state
-        sample = self.name_of(pair.sample)
-        zeroed = self._masked(pair.total, sample)
-        width = spell.size(self.schedule.inner_count)
-        count, delta, part = self.fresh(), self.fresh(), self.fresh()
-        dtype = spell.triton_type(pair.total.dtype)
-        self.line(f"{count} = tl.minimum({width} - start, RBLOCK).to({dtype})")
-        self.line(f"{part} = {self._reduced('sum', zeroed)} / {count}")
-        self.line(f"{delta} = {part} - {center}")
-        squared = self._masked(pair.away, f"({sample} - {part}) * ({sample} - {part})")
-        self.line(
-            f"{away} = {away} + {self._reduced('sum', squared)} "
-            f"+ {delta} * {delta} * (start * {count} / (start + {count}))"
-        )
-        self.line(f"{center} = {center} + {delta} * ({count} / (start + {count}))")
-
-    def _resident_pair(self, pair: Pair) -> tuple[str, str]:
-        """The state of a pair over the tiles that this program holds."""
-        if isinstance(pair, OnlineSoftmax):
-            top = self._over_tiles(pair.maximum, "max_number", lambda: self.name_of(pair.scores))
-            shift = self.fresh()
-            self.line(f'{shift} = tl.where({top} == float("-inf"), 0.0, {top})')
-            total = self._over_tiles(
-                pair.total, "sum", lambda: f"tl.exp({self.name_of(pair.scores)} - {shift})"
-            )
-            return top, total
-        total = self._over_tiles(pair.total, "sum", lambda: self.name_of(pair.sample))
-        center = self.fresh()
-        self.line(f"{center} = {total} / {self.cross.own_count(pair.total.dtype)}")
-
-        def squared() -> str:
-            distance = f"({self.name_of(pair.sample)} - {center})"
-            return f"{distance} * {distance}"
-
-        return center, self._over_tiles(pair.away, "sum", squared)
-
-    def _over_tiles(self, fold: Fold, combine: str, text: Callable[[], str]) -> str:
-        accumulator = ""
-        identity = spell.number(identity_of(combine, fold.dtype))
-        for tile in self.resident:
-            self.tile = tile
-            part = text()
-            if self.tile.mask:
-                part = f"tl.where({self.tile.mask}, {part}, {identity})"
-            if accumulator:
-                part = COMBINES[combine].step.format(accumulator, part)
-            accumulator = self.fresh("acc")
-            self.line(f"{accumulator} = {part}")
-        name = self.fresh()
-        self.line(f"{name} = {self._reduced(combine, accumulator)}")
-        return name
+def _is_direct(load: Load) -> bool:
+    """Whether an address is known from coordinates alone."""
+    return not load.operands

@@ -36,7 +36,7 @@ from fuseopt.ops.declare import compute_dtype
 
 # Beyond the range of float8_e4m3fn hardware saturates, and so do newer releases of PyTorch; older
 # ones give NaN.
-_E4M3_IS_NAN_BEYOND = 464.0 if torch.tensor(500.0).to(torch.float8_e4m3fn).isnan() else math.inf
+_nan_beyond_464 = bool(torch.tensor(500.0).to(torch.float8_e4m3fn).isnan())
 MOST_SPLITS = 64
 MOST_PIECES = 16
 
@@ -241,8 +241,8 @@ class _Lowering:
 
     def _cast(self, e: expr.Cast, value: Value) -> Value:
         value = self.values.convert(value, compute_dtype(e.dtype))
-        if e.dtype == torch.float8_e4m3fn and _E4M3_IS_NAN_BEYOND < math.inf:
-            value = self._nan_beyond(value, _E4M3_IS_NAN_BEYOND)
+        if e.dtype == torch.float8_e4m3fn and _nan_beyond_464:
+            value = self._nan_beyond(value, 464.0)
         narrow = compute_dtype(e.dtype) != e.dtype
         if narrow and e.arg.dtype != e.dtype and (e.explicit or self.round_like_eager):
             return self.values.round(value, e.dtype)

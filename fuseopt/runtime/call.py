@@ -37,7 +37,7 @@ class Built:
     def scratch(self, sizes: dict[Any, int], device: torch.device) -> list[torch.Tensor]:
         """Return the zeroed memory that a launch takes last, if any."""
         words = self.candidate.scratch(sizes)
-        return [torch.zeros(words, dtype=torch.int32, device=device)] if words else []
+        return [torch.zeros(words, dtype=torch.int64, device=device)] if words else []
 
 
 @dataclass(slots=True, eq=False)
@@ -119,8 +119,12 @@ def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
     if all(n == 1 or own == wanted for n, own, wanted in pairs):
         return tensor
-    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    return copy.copy_(tensor)
+    # A dimension of stride zero repeats its first element.
+    first = tensor
+    for dim, stride in enumerate(strides):
+        first = first.narrow(dim, 0, 1) if stride == 0 else first
+    copy = torch.empty_strided(first.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(first).expand(tensor.shape)
 
 
 def stream_of(device: torch.device) -> int:
