@@ -147,7 +147,7 @@ class FellBack:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """How long one step took, in seconds."""
+    """How long one step took, in seconds, without the steps inside it."""
 
     step: str
     seconds: float
@@ -204,6 +204,7 @@ class Log:
     events: list[Event] = field(default_factory=list)
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
     graphs: int = 0
+    _inner: list[float] = field(default_factory=list)  # seconds of finished steps, by depth
 
     def record(self, event: Event) -> None:
         """Append an event and tell the listeners."""
@@ -222,12 +223,17 @@ class Log:
 
     @contextmanager
     def timed(self, step: str, graph: int = -1) -> Iterator[None]:
-        """Record how long the body took."""
+        """Record how long the body took, less the steps that it timed itself."""
         start = time.perf_counter()
+        self._inner.append(0.0)
         try:
             yield
         finally:
-            self.record(Timed(step, time.perf_counter() - start, graph))
+            seconds = time.perf_counter() - start
+            inner = self._inner.pop()
+            if self._inner:
+                self._inner[-1] += seconds
+            self.record(Timed(step, seconds - inner, graph))
 
 
 def event_dict(event: Event) -> dict[str, Any]:

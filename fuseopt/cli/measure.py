@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -23,20 +23,26 @@ def measure(made: Examination) -> Measured:
     target = made.target
     model: Any = target.model
     original = model.module() if isinstance(model, torch.export.ExportedProgram) else model
-
-    def call(function: Callable[..., Any]) -> Any:
-        return function(*target.args, **target.kwargs)
-
-    before: list[float] = []
-    after: list[float] = []
     with torch.no_grad():
-        for _ in range(WARMUP):
-            call(original)
-            call(made.run)
-        for _ in range(ROUNDS):
-            before.append(_seconds(lambda: call(original)))
-            after.append(_seconds(lambda: call(made.run)))  # type: ignore[arg-type]
-    return Measured(torch.cuda.get_device_name(), median(before), median(after))
+        before, after = time_calls(original, made.run, target.args, target.kwargs)
+    return Measured(torch.cuda.get_device_name(), before, after)
+
+
+def time_calls(
+    original: Callable[..., Any],
+    optimised: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> tuple[float, float]:
+    """Return the median seconds of a call of each, on the current CUDA device."""
+    calls = (lambda: original(*args, **kwargs), lambda: optimised(*args, **kwargs))
+    times: tuple[list[float], list[float]] = ([], [])
+    for number in range(WARMUP + ROUNDS):
+        for call, found in zip(calls, times, strict=True):
+            seconds = _seconds(call)
+            if number >= WARMUP:
+                found.append(seconds)
+    return median(times[0]), median(times[1])
 
 
 def _seconds(call: Callable[[], Any]) -> float:

@@ -11,7 +11,7 @@ from fuseopt.report.shorten import region_place, short_ops, shorten_paths
 
 MEANINGS = {
     Reason.HEAVY: "left to the vendor's kernel",
-    Reason.NO_DEFINITION: "not declared in fuseopt.ops",
+    Reason.NO_DEFINITION: "nothing says how a kernel would compute it",
     Reason.MUTATION: "writes to a tensor that the caller or the model holds",
     Reason.RANDOM: "draws random numbers",
     Reason.DTYPE: "a dtype that kernels do not handle",

@@ -20,6 +20,7 @@ _DTYPES = {
     "uint8": "u8",
     "bool": "b8",
 }
+_INDEX = re.compile(r"(?<!\w)\d+(?!\w)")  # a whole step of a path: not the 1 of "fc1"
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -33,8 +34,8 @@ def shorten_paths(paths: Iterable[str]) -> list[str]:
     """
     templates: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
     for path in dict.fromkeys(paths):
-        template = tuple(re.split(r"\d+", path))
-        numbers = tuple(map(int, re.findall(r"\d+", path)))
+        template = tuple(_INDEX.split(path))
+        numbers = tuple(map(int, _INDEX.findall(path)))
         templates.setdefault(template, []).append(numbers)
     return join_siblings(_fill(template, numbers) for template, numbers in templates.items())
 
