@@ -10,27 +10,33 @@ from collections.abc import Callable, Sequence
 
 from fuseopt.cli.options import (
     Batch,
+    Budget,
     CompileFor,
     Device,
     Dtype,
     HtmlFile,
     Interpret,
     JsonFile,
+    Kernels,
     Layers,
     NodeName,
     Numerics,
     Options,
     Output,
+    Providers,
     RegionName,
+    RowPattern,
     Rules,
     Seq,
     Settings,
     Strict,
     TargetName,
+    TargetNames,
     Task,
     Time,
     Verify,
 )
+from fuseopt.errors import UsageError
 
 
 def report(
@@ -165,4 +171,42 @@ def demo(device: Device = None, interpret: Interpret = False) -> int:
     return run_demo(device, interpret=interpret)
 
 
-COMMANDS: Sequence[Callable[..., int]] = (report, explain, show, rules, env, demo)
+def bench(
+    targets: TargetNames = None,
+    kernels: Kernels = None,
+    rows: RowPattern = None,
+    providers: Providers = None,
+    layers: Layers = None,
+    settings: Settings = None,
+    dtype: Dtype = None,
+    batch: Batch = None,
+    seq: Seq = None,
+    task: Task = None,
+    budget: Budget = None,
+    json_file: JsonFile = None,
+) -> int:
+    """Time whole models, or memory-bound functions with --kernels, on a GPU.
+
+    Next to PyTorch as it is and its compiler; for functions also next to other libraries.
+    """
+    if (kernels is None) == (not targets):
+        raise UsageError("fuseopt bench takes either targets or --kernels SET")
+    if kernels is not None:
+        from fuseopt.cli import bench_kernels
+
+        wanted = bench_kernels.Wanted(
+            kernels, rows, tuple(providers or ()), dtype or "bfloat16", budget, json_file
+        )
+        return bench_kernels.run_bench_kernels(wanted)
+    from fuseopt.cli import bench_models
+
+    models = [
+        Options(name, layers, tuple(settings or ()), dtype, batch, seq, "cuda", task)
+        for name in targets or ()
+    ]
+    return bench_models.run_bench_models(
+        bench_models.Wanted(models, tuple(providers or ()), json_file)
+    )
+
+
+COMMANDS: Sequence[Callable[..., int]] = (report, explain, show, rules, env, demo, bench)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from rich.text import Text
 from torch import nn
 
 from fuseopt.api import optimize
-from fuseopt.cli.measure import time_calls
+from fuseopt.bench.timing import time_calls
 from fuseopt.cli.minilm import SENTENCES, find_minilm, load_minilm, similarities
 from fuseopt.cli.output import complain, progress, show
 from fuseopt.cli.quiet import quiet
@@ -53,7 +54,8 @@ def run_demo(device_name: str | None, *, interpret: bool) -> int:
         difference = float((results - expected).abs().max() / expected.abs().max())
         show(Text(f"\nlargest difference from the original: {difference:.1e}, relative"))
         if device.type == "cuda":
-            before, after = time_calls(case.model, optimised, case.args, case.kwargs)
+            runs = (case.model, optimised)
+            before, after = time_calls([partial(f, *case.args, **case.kwargs) for f in runs])
             ratio = f"{before / after:.2f}x"
             show(Text(f"one call: {duration(before)} → {duration(after)} ({ratio})"))
     show(Text(), optimised.report)

@@ -10,6 +10,10 @@ import typer
 FORMS = "file.py:factory, package.module:factory, a .pt2 file or hf:NAME"
 
 TargetName = Annotated[str, typer.Argument(metavar="TARGET", help=FORMS, show_default=False)]
+TargetNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TARGET", help=FORMS, show_default=False),
+]
 Layers = Annotated[
     int | None, typer.Option(metavar="N", help="hf: number of layers.", show_default=False)
 ]
@@ -41,7 +45,9 @@ Numerics = Annotated[
 ]
 Rules = Annotated[
     list[str] | None,
-    typer.Option(metavar="FILE", help="A Python file with rules of your own.", show_default=False),
+    typer.Option(
+        "--rules", metavar="FILE", help="A Python file with rules of your own.", show_default=False
+    ),
 ]
 Verify = Annotated[
     bool, typer.Option("--verify/--no-verify", help="Check each kernel; on a CPU, interpreted.")
@@ -97,6 +103,36 @@ Output = Annotated[
 ]
 Interpret = Annotated[
     bool, typer.Option("--interpret", help="Run kernels on the CPU by Triton's interpreter: slow.")
+]
+Kernels = Annotated[
+    str | None,
+    typer.Option(
+        "--kernels",
+        metavar="SET",
+        help="target: the rows of the project's targets; unseen: shapes nothing was tuned on.",
+        show_default=False,
+    ),
+]
+RowPattern = Annotated[
+    str | None,
+    typer.Option(
+        "--rows", metavar="REGEX", help="Only rows whose name matches.", show_default=False
+    ),
+]
+Providers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--provider",
+        metavar="NAME",
+        help="eager, fuseopt, inductor, inductor-max, aten, liger or quack; may be repeated.",
+        show_default=False,
+    ),
+]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS", help="Start no further row after this long.", show_default=False
+    ),
 ]
 
 

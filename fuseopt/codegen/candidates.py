@@ -105,10 +105,16 @@ def _long_resident_rows(kernel: LoopKernel, hints: dict[Any, int], length: int) 
     """Rows that take most of a multiprocessor's registers, where little else has to be held."""
     make = _Maker(kernel, kernel.rows, kernel.columns, hints)
     found = []
-    for width, warps, most in ((8192, 32, 5), (4096, 16, 8)):
+    for width, warps, most, registers in (
+        (8192, 32, 5, 0),
+        (4096, 16, 8, 64),
+        (8192, 32, 8, 64),
+    ):
         strips = -(-length // width)
         if strips <= most and _live_tiles(kernel) <= 4:
-            found.append(make(1, width, strips=strips, warps=warps))
+            again = registers > 0
+            made = make(1, width, strips=strips, again=again, warps=warps, registers=registers)
+            found.append(made)
     return found
 
 
@@ -118,10 +124,20 @@ def _shared_rows(
     """Programs that hold 8K or 16K elements of a row each."""
     make = _Maker(kernel, kernel.rows, kernel.columns, hints)
     found = []
-    for width, warps in ((8192, 8), (8192, 16), (16384, 16)):
-        parts = -(-length // width)
+    for block, strips, warps in ((8192, 1, 16), (4096, 4, 16), (8192, 4, 32)):
+        parts = -(-length // (block * strips))
         if 1 < parts <= MOST_PARTS and rows * parts <= INT32_LIMIT:
-            found.append(make(1, width, parts=parts, warps=warps))
+            again = strips > 1
+            made = make(
+                1,
+                block,
+                strips=strips,
+                parts=parts,
+                again=again,
+                warps=warps,
+                registers=64 if again else 0,
+            )
+            found.append(made)
     return found
 
 
@@ -300,7 +316,9 @@ class _Maker:
         strips: int = 1,
         looped: bool = False,
         parts: int = 1,
+        again: bool = False,
         warps: int = 4,
+        registers: int = 0,
     ) -> Schedule:
         return Schedule(
             self.outer,
@@ -310,9 +328,11 @@ class _Maker:
             strips,
             looped,
             parts,
+            again,
             self.wide_outer,
             self.wide_inner,
             num_warps=warps,
+            registers=registers,
         )
 
 

@@ -1,13 +1,14 @@
 """Several programs to a row: partial reductions meet in memory.
 
-    program p of row x:  scratch[x, p] = (1, local sum);  read scratch[x, :] until all are there
+    program p of row x:  partials[x, p] = local sum;  arrive at x;  wait for all of x;  add them up
 
-Rows longer than a program can hold are read once this way, and few rows fill the whole device. A
-value and the mark that it is there are one 64-bit word, which is written and read whole. Programs
-of a row have neighbouring numbers: devices start programs in the order of their numbers, so that
-those a program waits for have started, or start as soon as any program of an earlier row is done.
-The scratch memory is zero when the kernel starts. It is read past the first-level cache, which
-does not see what other programs write.
+Rows longer than a program can hold are read once this way, and few rows fill the whole device.
+Programs of a row have neighbouring numbers: devices start programs in the order of their numbers,
+so that those a program waits for have started, or start as soon as one of an earlier row is done.
+The scratch memory is zero when the kernel starts: an arrival count for each pass and row, then the
+partial values. These are read past the first-level cache, which does not see what other programs
+write. (Marking each value as written and polling for the marks was slower: 229 us where counting
+arrivals took 179, rms_norm of 4096x32768 in bfloat16 on an H200.)
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class CrossProgram:
     def __init__(self, printer: _Printer) -> None:
         self.printer = printer
         self.slots = 0
+        self.passes = 0
 
     @property
     def rows(self) -> str:
@@ -57,6 +59,7 @@ class CrossProgram:
         printer = self.printer
         local = [text for _, text in singles] + [text for _, state in pairs for text in state]
         slots = [self._leave(text) for text in local]
+        self._meet()
         gathered = [self._gather(slot) for slot in slots]
         for (fold, _), values in zip(singles, gathered, strict=False):
             values = self._filled(values, fold.combine)
@@ -93,27 +96,33 @@ class CrossProgram:
     def _leave(self, text: str) -> str:
         """Store one partial value of this program, and return the address of the row's values."""
         printer = self.printer
-        base = printer.fresh("slot")
         parts = printer.schedule.parts
-        printer.line(f"{base} = scratch + ({self.slots} * {self.rows} + x) * {parts}")
+        if not self.slots:
+            offset = f"{MOST_PASSES} * {self.rows}"
+            printer.line(f"partials = (scratch + {offset}).to(tl.pointer_type(tl.float32))")
+        base = printer.fresh("slot")
+        printer.line(f"{base} = partials + ({self.slots} * {self.rows} + x) * {parts}")
         self.slots += 1
-        bits = f"({text}).to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF"
-        printer.line(f'tl.store({base} + part, {bits} | (1 << 32), cache_modifier=".cg")')
+        printer.line(f'tl.store({base} + part, {text}, cache_modifier=".cg")')
         return base
 
-    def _gather(self, base: str) -> str:
-        """All programs' values of one slot, once they are there, as a small tile."""
+    def _meet(self) -> None:
         printer = self.printer
-        parts = printer.schedule.parts
-        lanes = self._lanes()
-        words = printer.fresh("words")
-        mask = "" if parts == _pow2(parts) else f", {lanes} < {parts}, other=1 << 32"
-        load = f"tl.load({base} + {lanes}{mask}, volatile=True)"
-        printer.line(f"{words} = {load}")
-        printer.line(f"while tl.min({words} >> 32, 0) == 0:")
-        printer.line(f"    {words} = {load}")
+        arrived, count = printer.fresh("arrived"), printer.schedule.parts
+        address = f"scratch + {self.passes} * {self.rows} + x"
+        self.passes += 1
+        assert self.passes <= MOST_PASSES
+        printer.line(f'{arrived} = tl.atomic_add({address}, 1, sem="acq_rel") + 1')
+        printer.line(f"while {arrived} < {count}:")
+        printer.line(f'    {arrived} = tl.atomic_add({address}, 0, sem="acquire")')
+
+    def _gather(self, base: str) -> str:
+        """All programs' values of one slot, as a small tile."""
+        printer = self.printer
+        parts, lanes = printer.schedule.parts, self._lanes()
+        mask = "" if parts == _pow2(parts) else f", {lanes} < {parts}"
         name = printer.fresh()
-        printer.line(f"{name} = {words}.to(tl.int32).to(tl.float32, bitcast=True)")
+        printer.line(f'{name} = tl.load({base} + {lanes}{mask}, cache_modifier=".cg")')
         return name
 
     def _filled(self, values: str, combine: str) -> str:
@@ -125,9 +134,12 @@ class CrossProgram:
         return f"tl.where({self._lanes()} < {parts}, {values}, {identity})"
 
 
+MOST_PASSES = 4
+
+
 def scratch_words(parts: int, rows: int, slots: int) -> int:
-    """Return the number of 64-bit words of zeroed memory that a kernel of shared rows needs."""
-    return slots * rows * parts if parts > 1 else 0
+    """Return the number of 32-bit words of zeroed memory that a kernel of shared rows needs."""
+    return (MOST_PASSES + slots * parts) * rows if parts > 1 else 0
 
 
 def _pow2(count: int) -> int:

@@ -44,6 +44,18 @@ def _erf(x):
 }
 
 
+_ANEW = '''
+@triton.jit
+def _anew_{size}(x):
+    """x, as far as the compiler knows another value."""
+    return {result}
+'''
+_MOVE = (
+    'tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, '
+    "pack={pack})"
+)
+
+
 def may_be_fast(kernel: LoopKernel) -> bool:
     """Whether every result is rounded to 16 bits and no small error becomes a step on the way."""
     floats = [p.dtype for p in kernel.outputs if p.dtype.is_floating_point]
@@ -95,5 +107,9 @@ def helper_functions(lines: list[str], *, interpreted: bool) -> str:
     if wanted:
         wanted.add("_quotient")
     divide = "a / b" if interpreted else "libdevice.fast_dividef(a, b)"
-    parts = (HELPERS[name].replace("{divide}", divide) for name in HELPERS if name in wanted)
-    return "\n".join(parts)
+    found = [HELPERS[name].replace("{divide}", divide) for name in HELPERS if name in wanted]
+    for size in (1, 2, 4):
+        if f"_anew_{size}(" in body:
+            move = "x" if interpreted else _MOVE.format(pack=4 // size)
+            found.append(_ANEW.format(size=size, result=move))
+    return "\n".join(found)

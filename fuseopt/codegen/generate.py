@@ -55,7 +55,7 @@ class Candidate:
         return self.source.name
 
     def scratch(self, sizes: dict[Any, int]) -> int:
-        """Return the 64-bit words of zeroed memory that a launch needs as its last argument."""
+        """Return the 32-bit words of zeroed memory that a launch needs as its last argument."""
         s = self.schedule
         return scratch_words(s.parts, dims.hint(s.outer_count, sizes), self.slots)
 
@@ -97,7 +97,7 @@ def _candidate(
     symbols = _symbols(kernel)
     params = _params(kernel, symbols)
     if schedule.parts > 1:
-        params.append(Param("scratch", "pointer", "i64", aligned=True))
+        params.append(Param("scratch", "pointer", "i32", aligned=True))
     constexprs = [("XBLOCK", schedule.outer_block)]
     if schedule.inner:
         constexprs.append(("RBLOCK", schedule.inner_block))
@@ -109,6 +109,7 @@ def _candidate(
         tuple(constexprs),
         schedule.num_warps,
         schedule.num_stages,
+        schedule.registers,
         debug=body.asserts,
     )
     return Candidate(source, schedule, kernel, symbols, body.slots)
@@ -145,7 +146,7 @@ def _module(
     interpreted: bool,
 ) -> str:
     helpers = helper_functions(body.lines, interpreted=interpreted)
-    libdevice = (body.libdevice or bool(helpers)) and not interpreted
+    libdevice = not interpreted and (body.libdevice or "libdevice." in helpers)
     arguments = [p.name for p in params] + [f"{c}: tl.constexpr" for c in constexprs]
     parts = [f'"""{title or name}"""\n\n', "import triton\nimport triton.language as tl\n"]
     if libdevice:

@@ -57,6 +57,8 @@ class _Printer(Expressions):
             self._read_early()
         for walk in plan_passes(self.kernel, paired=s.looped or s.parts > 1):
             self._pass(walk)
+            if s.again:
+                self._forget()
         self._finish()
         self.body.slots = self.cross.slots
         return self.body
@@ -71,6 +73,21 @@ class _Printer(Expressions):
             for tile in self.resident:
                 self.tile = tile
                 self.compute(loads)
+
+    def _forget(self) -> None:
+        """Keep of each tile what was read, under a name that says nothing of its value.
+
+        The compiler would otherwise see that a later pass computes the same, and keep that.
+        """
+        loads = [v for v in self.kernel.loads() if v.axes & self.inner_axes]
+        for tile in self.resident:
+            known = tile.names
+            tile.names = {}
+            for load in loads:
+                if id(load) in known:
+                    name = self.fresh()
+                    self.line(f"{name} = _anew_{load.dtype.itemsize}({known[id(load)]})")
+                    tile.names[id(load)] = name
 
     def _pass(self, walk: Pass) -> None:
         sources = [f.arg for f in walk.single]

@@ -18,7 +18,10 @@ class Schedule:
     strips: a resident row is held as this many tiles side by side.
     looped: the inner dimension is walked by a loop and read again for each pass instead.
     parts: so many programs share a row and combine their reductions through memory.
+    again: each pass over a resident row computes anew from what was read, so that only that, in its
+        own narrow dtype, stays in registers between passes.
     wide_outer, wide_inner: coordinates need 64 bits.
+    registers: the most a thread may use, so that more programs run at a time; 0: no limit.
     """
 
     outer: tuple[Axis, ...]
@@ -28,10 +31,12 @@ class Schedule:
     strips: int = 1
     looped: bool = False
     parts: int = 1
+    again: bool = False
     wide_outer: bool = False
     wide_inner: bool = False
     num_warps: int = 4
     num_stages: int = 1
+    registers: int = 0
 
     @property
     def outer_count(self) -> Size:
@@ -56,4 +61,7 @@ class Schedule:
         kind = "looped" if self.looped else "tile"
         strips = f"x{self.strips}" if self.strips > 1 else ""
         parts = f" of {self.parts} parts" if self.parts > 1 else ""
-        return f"{kind} {self.outer_block}x{self.inner_block}{strips}{parts}, {warps}"
+        again = " recomputed" if self.again else ""
+        limit = f", {self.registers} registers" if self.registers else ""
+        tile = f"{self.outer_block}x{self.inner_block}{strips}"
+        return f"{kind} {tile}{parts}{again}, {warps}{limit}"

@@ -40,6 +40,7 @@ class KernelSource:
     constexprs: tuple[tuple[str, int], ...] = ()
     num_warps: int = 4
     num_stages: int = 1
+    registers: int = 0  # the most a thread may use; 0 leaves it to the compiler
     debug: bool = False  # compile device asserts in
 
     @property
@@ -51,6 +52,7 @@ class KernelSource:
             self.constexprs,
             self.num_warps,
             self.num_stages,
+            self.registers,
             self.debug,
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

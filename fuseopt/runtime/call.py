@@ -37,7 +37,7 @@ class Built:
     def scratch(self, sizes: dict[Any, int], device: torch.device) -> list[torch.Tensor]:
         """Return the zeroed memory that a launch takes last, if any."""
         words = self.candidate.scratch(sizes)
-        return [torch.zeros(words, dtype=torch.int64, device=device)] if words else []
+        return [torch.zeros(words, dtype=torch.int32, device=device)] if words else []
 
 
 @dataclass(slots=True, eq=False)

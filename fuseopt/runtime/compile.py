@@ -89,6 +89,7 @@ def options_of(source: KernelSource) -> dict[str, Any]:
         "num_warps": source.num_warps,
         "num_stages": source.num_stages,
         "debug": source.debug,
+        "maxnreg": source.registers or None,
         # Overflow checks come with `debug` otherwise, and wrapping is what PyTorch does.
         "sanitize_overflow": False,
     }

@@ -218,7 +218,7 @@ class _Emitting:
         if words:
             extra = [self._fresh("scratch")]
             device = self._text(self.device)
-            made = f"torch.zeros({words}, dtype=torch.int64, device={device})"
+            made = f"torch.zeros({words}, dtype=torch.int32, device={device})"
             self.lines.append(f"{extra[0]} = {made}")
         arguments = ", ".join([*map(self._text, tensors), *outputs, *extra])
         self.lines.append(f"{launch}({built.grid({})}, 1, 1, stream, {arguments})")

@@ -1,0 +1,1 @@
+"""Timing kernels and models on a GPU, next to PyTorch, its compiler and other libraries."""

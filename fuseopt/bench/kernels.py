@@ -1,0 +1,206 @@
+"""Timing rows on a CUDA device: what `fuseopt bench --kernels` measures.
+
+All providers run a row in one process on the same inputs, in turns, with the L2 cache emptied
+before each repetition; times are medians of the device's own clock. A row's share is its compulsory
+bytes over its time, over the rate at which the device copies, which is measured in the same run.
+First calls, which compile, are timed apart.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+import fuseopt
+from fuseopt.bench.providers import PROVIDERS, Provider
+from fuseopt.bench.rows import Draw, Row
+from fuseopt.errors import FuseOptError
+from fuseopt.runtime.autotune import time_candidates
+
+SCHEMA = 1
+COPY_ELEMENTS = 1 << 30  # of bfloat16: 2 GiB read, 2 GiB written
+BUDGET = 0.06  # seconds of device time for each provider of a row
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One provider on one row. seconds: median of a call; share: of the copy rate.
+
+    error: largest error against float64, relative to the largest magnitude. first_call: seconds of
+    the first call in this process. note: why there is no time, or what the provider did.
+    """
+
+    seconds: float = math.inf
+    share: float = 0.0
+    error: float = math.nan
+    first_call: float = math.nan
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """One row: its compulsory bytes and what each provider took."""
+
+    name: str
+    bytes: int
+    providers: dict[str, Timing] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """A whole run: where, when and with what, the copy rate in bytes a second, the rows."""
+
+    environment: dict[str, str]
+    dtype: str
+    copy_rate: float
+    rows: list[RowResult]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON; infinities and NaN become None."""
+        return plain({"schema": SCHEMA, **asdict(self)})
+
+
+def environment() -> dict[str, str]:
+    """Return the device, the versions and the date of a run."""
+    import triton
+
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "device": properties.name,
+        "multiprocessors": str(properties.multi_processor_count),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "fuseopt": fuseopt.__version__,
+        "cuda": str(torch.version.cuda),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def copy_rate() -> float:
+    """Return the device's copy rate: bytes read plus written, a second."""
+    source = torch.randn(COPY_ELEMENTS, device="cuda", dtype=torch.bfloat16)
+    target = torch.empty_like(source)
+    (seconds,) = time_candidates([lambda: target.copy_(source)], 0, BUDGET)
+    return 2 * source.numel() * source.itemsize / seconds
+
+
+def bench_rows(
+    rows: Iterable[Row],
+    providers: Sequence[str],
+    dtype: torch.dtype,
+    *,
+    budget: float = math.inf,
+    progress: Callable[[RowResult], None] = lambda _: None,
+) -> BenchResult:
+    """Time rows on the current CUDA device.
+
+    providers: names from `PROVIDERS`; those that are not installed are left out with a note.
+    budget: seconds after which no further row is started. progress: called with each result.
+    """
+    started = time.perf_counter()
+    rate = copy_rate()
+    results: list[RowResult] = []
+    for row in rows:
+        if time.perf_counter() - started > budget:
+            break
+        results.append(_bench_row(row, [PROVIDERS[p] for p in providers], dtype, rate))
+        progress(results[-1])
+        torch.cuda.empty_cache()
+    return BenchResult(environment(), str(dtype).removeprefix("torch."), rate, results)
+
+
+def _bench_row(
+    row: Row, providers: Sequence[Provider], dtype: torch.dtype, rate: float
+) -> RowResult:
+    draw = Draw(torch.device("cuda"), dtype)
+    args = row.make(draw)
+    compulsory = row.bytes_forward(dtype.itemsize)
+    truth = _truth(row, args)
+    ready: dict[str, tuple[Callable[..., Any], Timing]] = {}
+    timings: dict[str, Timing] = {}
+    with torch.no_grad():
+        for provider in providers:
+            made = _prepare(provider, row, args, truth)
+            if isinstance(made, Timing):
+                timings[provider.name] = made
+            else:
+                ready[provider.name] = made
+        calls = [_call(function, args) for function, _ in ready.values()]
+        seconds = time_candidates(calls, 0, BUDGET) if calls else []
+    for (name, (_, first)), taken in zip(ready.items(), seconds, strict=True):
+        share = compulsory / taken / rate
+        timings[name] = Timing(taken, share, first.error, first.first_call, first.note)
+    ordered = {p.name: timings[p.name] for p in providers}
+    return RowResult(row.name, compulsory, ordered)
+
+
+def _call(function: Callable[..., Any], args: Sequence[Any]) -> Callable[[], Any]:
+    return lambda: function(*args)
+
+
+def _prepare(
+    provider: Provider, row: Row, args: Sequence[Any], truth: list[torch.Tensor] | None
+) -> tuple[Callable[..., Any], Timing] | Timing:
+    """Make a provider's function and call it once, or say why it has none."""
+    torch._dynamo.reset()
+    try:
+        function = provider.make(row)
+        if function is None:
+            return Timing(note="no such function")
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        results = function(*args)
+        torch.cuda.synchronize()
+        first_call = time.perf_counter() - start
+    except (RuntimeError, ImportError, TypeError, ValueError, FuseOptError) as error:
+        lines = str(error).strip().splitlines()
+        return Timing(note=f"{type(error).__name__}: {lines[0] if lines else ''}"[:160])
+    note = provider.describe(function)
+    return function, Timing(error=_error(results, truth), first_call=first_call, note=note)
+
+
+def _truth(row: Row, args: Sequence[Any]) -> list[torch.Tensor] | None:
+    """The row in float64 on the same inputs, or None where memory or an op forbids it."""
+    wide = [a.double() if a.dtype.is_floating_point else a for a in args]
+    largest = max(a.numel() for a in args)
+    if largest * 8 * 6 > torch.cuda.mem_get_info()[0]:
+        return None
+    try:
+        with torch.no_grad():
+            return _tensors(row.function(*wide))
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _error(results: Any, truth: list[torch.Tensor] | None) -> float:
+    if truth is None:
+        return math.nan
+    worst = 0.0
+    for got, want in zip(_tensors(results), truth, strict=True):
+        wanted = want.double()
+        apart = (got.double() - wanted).abs().max() / wanted.abs().max().clamp_min(1e-30)
+        worst = max(worst, float(apart))
+    return worst
+
+
+def _tensors(results: Any) -> list[torch.Tensor]:
+    return list(results) if isinstance(results, (tuple, list)) else [results]
+
+
+def plain(value: Any) -> Any:
+    """Return a value for JSON: infinities and NaN become None."""
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
