@@ -1,6 +1,19 @@
 """What each ATen operation means, in primitives: one declaration an op."""
 
-from fuseopt.ops import activations, create, gather, losses, norms, pointwise, reductions, views
+from fuseopt.ops import (
+    activations,
+    arithmetic,
+    conversions,
+    create,
+    gather,
+    logic,
+    losses,
+    norms,
+    reductions,
+    selection,
+    unary,
+    views,
+)
 from fuseopt.ops.declare import OPS, Call, NotExpressible, OpDef, TensorMeta
 
 __all__ = [
@@ -10,11 +23,15 @@ __all__ = [
     "OpDef",
     "TensorMeta",
     "activations",
+    "arithmetic",
+    "conversions",
     "create",
     "gather",
+    "logic",
     "losses",
     "norms",
-    "pointwise",
     "reductions",
+    "selection",
+    "unary",
     "views",
 ]
