@@ -1,1 +1,1 @@
-"""Shadow terms, the matcher and the registry of rules."""
+"""Recognising what regions compute: shadow terms, the matcher, rules and their registry."""
