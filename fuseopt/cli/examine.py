@@ -1,13 +1,15 @@
 """Examining a target ahead of time: captured, planned, kernels built and checked; run on a GPU.
 
-`torch.export` captures the model as one graph. A model that it cannot capture goes through Dynamo,
-which splits it where it must and has to run it once to reach the parts.
+`torch.export` captures a module as one graph. A module that it cannot capture, or a function, goes
+through Dynamo, which splits it where it must and has to run it once to reach the parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import Any
 
 import torch
@@ -83,6 +85,8 @@ def subject(made: Examination) -> str:
 
 def _through_export(made: Examination) -> bool:
     target = made.target
+    if not isinstance(target.model, (nn.Module, ExportedProgram)):
+        return False  # its lines are not recorded: non-strict export knows those of modules only
     try:
         with made.log.timed("capture"):
             program = _program(target)
@@ -111,19 +115,9 @@ def _through_export(made: Examination) -> bool:
 def _program(target: Target) -> ExportedProgram:
     if isinstance(target.model, ExportedProgram):
         return target.model
-    module = target.model if isinstance(target.model, nn.Module) else _Function(target.model)
-    return torch.export.export(module, target.args, target.kwargs, strict=False)
-
-
-class _Function(nn.Module):
-    """A function as a module, which is what `torch.export` takes."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
+    # torch.export prints the graph so far where it fails.
+    with redirect_stderr(StringIO()):
+        return torch.export.export(target.model, target.args, target.kwargs, strict=False)
 
 
 # --- several graphs, by Dynamo -------------------------------------------------------------------

@@ -101,10 +101,9 @@ def find_nodes(made: Examination, text: str) -> list[Found]:
         if node.op == "call_function"
     ]
     tests: tuple[Callable[[NodeInfo], bool], ...] = (
-        lambda n: n.name == text,
+        lambda n: text in (n.name, short_op(n.op), n.op),  # the first node of an op has its name
         lambda n: bool(n.location) and n.location == text,
         lambda n: n.module == text or n.module.startswith(f"{text}."),
-        lambda n: text in (short_op(n.op), n.op),
     )
     for test in tests:
         found = [f for f in everything if test(f.info)]

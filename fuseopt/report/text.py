@@ -9,12 +9,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fuseopt.events import KernelCompiled, NodeInfo, NotFused, Reason
+from fuseopt.events import KernelCompiled, NodeInfo, NotFused, Reason, Verified
 from fuseopt.report.build import FusedRegion, Report
 from fuseopt.report.groups import MEANINGS, RegionGroup, RejectGroup, group_regions, group_rejects
 from fuseopt.report.shorten import (
     byte_size,
     duration,
+    ranges,
     short_op,
     short_ops,
     short_tensors,
@@ -84,6 +85,12 @@ def summary(report: Report) -> RenderableType:
     grid.add_row("not fused", _left(report))
     if report.measured is not None:
         grid.add_row("one call", _measured(report))
+    checks = [v for v in report.of(Verified) if v.passed and v.key.startswith("graph:")]
+    if checks:
+        numbers = ranges(int(v.key.partition(":")[2]) for v in checks)
+        worst = max(v.error for v in checks)
+        text = f"graph {numbers} agrees with the original, difference {worst:.1e}"
+        grid.add_row("results", text)
     steps = [f"{n} {duration(s)}" for n, s in report.seconds.items() if s >= SHORTEST_STEP]
     if steps:
         grid.add_row("time spent", ", ".join(steps))
