@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import fx
 from fuseopt.config import Config
 from fuseopt.events import Log, NotFused
 from fuseopt.fuse.classify import Role, classify, is_widening
-from fuseopt.fuse.grow import grow
+from fuseopt.fuse.grow import Group, Growth, grow
 from fuseopt.fuse.select import Chosen, explain_rest, select
 from fuseopt.graph.decompose import split_losses
 from fuseopt.graph.extract import extract
@@ -21,9 +21,12 @@ from fuseopt.graph.fold import fold_constants
 from fuseopt.graph.form import NormalisedGraph
 from fuseopt.graph.gqa import share_heads
 from fuseopt.graph.lift import target_name
+from fuseopt.graph.locate import node_info
 from fuseopt.graph.masks import simplify_masks
 from fuseopt.graph.symbols import hint_of, size_nodes
 from fuseopt.lower.region import Lowerings, Region
+from fuseopt.match.name import POINTWISE, Names, Naming
+from fuseopt.match.registry import registry_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ def plan_graph(graph: NormalisedGraph, device: torch.device, config: Config, log
         )
         simplify_masks(gm)
         share_heads(gm)
+    registry = registry_with(config.rules)
     with log.timed("grow", number):
         verdicts = classify(gm.graph.nodes, device)
         lowerings = Lowerings(
@@ -84,19 +88,50 @@ def plan_graph(graph: NormalisedGraph, device: torch.device, config: Config, log
         )
         growth = grow(gm.graph, verdicts, lowerings.lower_region)
         chosen, left = select(growth)
-    sites = tuple(_site(gm.graph, c) for c in chosen)
-    return Plan(sites, tuple(explain_rest(number, verdicts, left)))
+    with log.timed("match", number):
+        names = Names(registry, lowerings.inline)
+        sites = tuple(_site(gm.graph, c, names) for c in chosen)
+        rest = [*_declined(number, chosen, names)]
+        rest += explain_rest(number, verdicts, left, lambda g: _nearest(g, growth, names))
+    return Plan(sites, tuple(rest))
 
 
-def _site(graph: fx.Graph, chosen: Chosen) -> Site:
+def _site(graph: fx.Graph, chosen: Chosen, names: Names) -> Site:
     region = chosen.region
     sizes = size_nodes(graph, [s for s, _ in region.symbols], region.inputs)
     reference = extract((*region.nodes, *region.through), region.inputs, region.outputs, sizes)
-    return Site(chosen, kernel_name(chosen.kernels, region.key), "", sizes, reference)
+    rule = _naming(region, names).rule
+    return Site(chosen, kernel_name(chosen.kernels, region.key, rule), rule, sizes, reference)
 
 
-def kernel_name(kernels: Sequence[fx.Node], key: str) -> str:
-    """Return a kernel's name: the ops it fuses, shortened, and the start of its digest."""
+def _naming(region: Region, names: Names) -> Naming:
+    return names.of(region.key, region.nodes, reduces=bool(region.kernel.columns))
+
+
+def _declined(number: int, chosen: Sequence[Chosen], names: Names) -> Iterator[NotFused]:
+    """An event for each region that a rule matched and declined; it is fused without a name."""
+    for one in chosen:
+        nodes = one.region.nodes
+        for declined in _naming(one.region, names).declined:
+            culprit = None if declined.culprit is None else node_info(nodes[declined.culprit])
+            infos = tuple(map(node_info, one.kernels))
+            yield NotFused(number, infos, declined.code, declined.reason, culprit, declined.rule)
+
+
+def _nearest(group: Group, growth: Growth, names: Names) -> tuple[str, fx.Node | None]:
+    """The rule that a group left over comes nearest to, its neighbours taken in."""
+    node = next(iter(group.nodes))
+    nodes = sorted(growth.around(node), key=lambda n: n._sort_key)
+    found = names.nearest(nodes, node)
+    if found is None:
+        return "", None
+    return found.rule, None if found.culprit is None else nodes[found.culprit]
+
+
+def kernel_name(kernels: Sequence[fx.Node], key: str, rule: str = "") -> str:
+    """Return a kernel's name: its rule, or the ops it fuses, and the start of its digest."""
+    if rule and rule != POINTWISE:
+        return f"fused_{rule}_{key[:6]}"
     words: list[str] = []
     for node in kernels:
         word = re.sub(r"\W", "_", target_name(node).split(".")[1]).strip("_")

@@ -45,6 +45,11 @@ class Growth:
     groups: list[Group] = field(default_factory=list)
     apart: dict[fx.Node, tuple[fx.Node, Reason, str]] = field(default_factory=dict)
 
+    def around(self, node: fx.Node) -> set[fx.Node]:
+        """Return the nodes of a node's group, and of the group that it stayed apart from."""
+        neighbour = self.apart[node][0] if node in self.apart else node
+        return set().union(*(g.nodes for g in self.groups if {node, neighbour} & g.nodes))
+
 
 LowerRegion = Callable[[Sequence[fx.Node], Sequence[fx.Node]], Region]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from torch import fx
@@ -77,11 +77,17 @@ def explain_rest(
     graph_number: int,
     verdicts: dict[fx.Node, Verdict],
     left: Iterable[tuple[Group, Reason, str]],
+    nearest: Callable[[Group], tuple[str, fx.Node | None]],
 ) -> list[NotFused]:
-    """Return an event for everything that stays with PyTorch."""
-    events = [
-        NotFused(graph_number, _infos(group.nodes), code, reason) for group, code, reason in left
-    ]
+    """Return an event for everything that stays with PyTorch.
+
+    nearest: gives the rule that a group comes nearest to, and the node that does not fit it.
+    """
+    events: list[NotFused] = []
+    for group, code, reason in left:
+        rule, culprit = nearest(group) if code is not Reason.SINGLE else ("", None)
+        where = None if culprit is None else node_info(culprit)
+        events.append(NotFused(graph_number, _infos(group.nodes), code, reason, where, rule))
     for node, verdict in verdicts.items():
         if verdict.role is Role.OPAQUE and verdict.code is not None:
             info = node_info(node)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from fuseopt.ir import dims
@@ -61,6 +62,18 @@ def extent_of(index: Index) -> Size:
     return dims.add(dims.add(high, 1), dims.multiply(low, -1))
 
 
+@functools.lru_cache(maxsize=1024)
+def _linear(size: Size) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """Return a size of a pattern as a number and how often it holds each of its symbols."""
+    if isinstance(size, int):
+        return size, ()
+    if size.is_Symbol:
+        return 0, ((size.name, 1),)
+    parts = size.as_coefficients_dict()
+    start = int(parts.pop(1, 0))
+    return start, tuple((s.name, int(c)) for s, c in parts.items())
+
+
 @dataclass(frozen=True, slots=True)
 class Bindings:
     """Immutable; matching tries one after another.
@@ -117,25 +130,35 @@ class Bindings:
 
     def size(self, pattern: Size, site: Size) -> Bindings | None:
         """Bind what a size of the pattern must hold to be the site's."""
-        given = self.size_of(pattern)
-        missing = [s for s in dims.symbols_in(given) if s.name[0] == constants.WHOLE]
+        start, rates = _linear(pattern)
+        missing = [(name, rate) for name, rate in rates if name not in self.sizes]
+        known = self._total(start, rates)
         if not missing:
-            return self if dims.same(given, site) else None
+            return self if dims.same(known, site) else None
         if len(missing) > 1:
             return None
-        rate = dims.as_size(given.diff(missing[0]))
-        start = dims.as_size(given.subs(missing[0], 0))
-        value = dims.divide(dims.add(site, dims.multiply(start, -1)), rate)
+        ((name, rate),) = missing
+        value = dims.divide(dims.add(site, dims.multiply(known, -1)), rate)
         if value is None or (isinstance(value, int) and value < 1):
             return None
-        return replace(self, sizes={**self.sizes, missing[0].name: value})
+        return replace(self, sizes={**self.sizes, name: value})
 
     def size_of(self, pattern: Size) -> Size:
         """Return a size of the pattern with what is known put in."""
-        if isinstance(pattern, int) or not self.sizes:
+        if isinstance(pattern, int):
             return pattern
+        start, rates = _linear(pattern)
+        if all(name in self.sizes for name, _ in rates):
+            return self._total(start, rates)
         values = {s: self.sizes[s.name] for s in pattern.free_symbols if s.name in self.sizes}
         return dims.as_size(pattern.subs(values)) if values else pattern
+
+    def _total(self, start: int, rates: Iterable[tuple[str, int]]) -> Size:
+        total: Size = start
+        for name, rate in rates:
+            if name in self.sizes:
+                total = dims.add(total, dims.multiply(self.sizes[name], rate))
+        return total
 
     def place(self, index: Index) -> Place | None:
         """Return where an index of the pattern is at the site."""

@@ -9,7 +9,7 @@ those between the root and the values that its parameters stand for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import fx
 
@@ -17,7 +17,7 @@ from fuseopt.match.bindings import Bindings, Place
 from fuseopt.match.cover import match_of
 from fuseopt.match.pattern import Pattern
 from fuseopt.match.registry import Registry
-from fuseopt.match.rules import Match, Rule
+from fuseopt.match.rules import Match, Reject, Rule
 from fuseopt.match.subject import Root, Subject
 from fuseopt.match.terms import Add, Apply, Literal, Load, Mul, Term
 from fuseopt.match.unify import Matcher, Miss
@@ -39,51 +39,73 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """The pattern that came furthest at a root without matching."""
+    """The pattern that came furthest at a root without matching.
+
+    nodes: those that compute what did not fit, nearest first. score: how far it came, in values
+    bound and in kinds of operations that both have.
+    """
 
     rule: type[Rule]
     pattern: Pattern
     root: Root
     miss: Miss
+    nodes: tuple[fx.Node, ...]
+    score: int
+
+    def text(self) -> str:
+        """Return what the pattern has where the site has something else."""
+        line = self.pattern.lines().get(self.miss.expected)
+        if line is not None:
+            return f"the rule has `{line}` there"
+        return f"the rule has {self.miss.expected} where this has {self.miss.found}"
 
 
 @dataclass(slots=True)
 class Search:
     """Matches rules in one subject.
 
-    nearest: the failed attempt that bound most, where asked for.
+    nearest: the failed attempt that bound most, where `explain` is set.
+    rejected: matches that their rules declined.
     """
 
     subject: Subject
     registry: Registry
     explain: bool = False
     nearest: NearMiss | None = None
+    rejected: list[tuple[Found, Reject]] = field(default_factory=list)
 
-    def best(self) -> Found | None:
-        """Return the match to name a region by: exact before partial, larger before smaller."""
-        return next(iter(self.all()), None)
+    def all(self, *, partly: bool = True) -> list[Found]:
+        """Return the matches to use: none overlap, each was preferred to those it overlaps.
 
-    def all(self) -> list[Found]:
-        """Return matches that do not overlap, the preferred ones; exact if there are any."""
-        found = self._matches(partly=False) or self._matches(partly=True)
+        Exact before partial, larger before smaller. partly: where nothing matches exactly, also
+        those that leave operands of the root's operation over.
+        """
+        found = self._matches(partly=False)
+        if not found and partly:
+            found = self._matches(partly=True)
         taken: set[fx.Node] = set()
         kept: list[Found] = []
         for one in sorted(found, key=_preference):
-            if taken.isdisjoint(one.match.nodes):
+            if taken.isdisjoint(one.match.nodes) and self._is_accepted(one):
                 taken.update(one.match.nodes)
                 kept.append(one)
         return kept
 
+    def _is_accepted(self, found: Found) -> bool:
+        reject = found.rule().check(found.match)
+        if reject is not None:
+            self.rejected.append((found, reject))
+        return reject is None
+
     def _matches(self, *, partly: bool) -> list[Found]:
-        """The best match of each root; exponentials are shared values where nothing fits else."""
-        best: dict[fx.Node, Found] = {}
+        """The matches of all roots; exponentials are shared values where nothing fits else."""
+        matched: dict[fx.Node, list[Found]] = {}
         shares = [False, True] if self.subject.has_shared_exponential() else [False]
         for share in shares:
             for root in self.subject.roots(share_exponentials=share):
-                found = [] if root.node in best else list(self.at(root, partly=partly))
-                if found:
-                    best[root.node] = min(found, key=_preference)
-        return list(best.values())
+                if not matched.get(root.node):
+                    matched[root.node] = list(self.at(root, partly=partly))
+        return [found for one in matched.values() for found in one]
 
     def at(self, root: Root, *, partly: bool) -> Iterator[Found]:
         """Yield the matches of all rules at one root."""
@@ -102,10 +124,11 @@ class Search:
         """Match one pattern at one root; None where it does not fit."""
         if pattern.is_trivial:
             return None
-        if not self.explain and not pattern.traits <= root.traits:
+        if not pattern.traits <= root.traits and not (
+            self.explain and pattern.traits & root.traits
+        ):
             return None
-        reduces = any(t.startswith("fold:") for t in pattern.traits)
-        for place in root.places(reduces=reduces):
+        for place in root.places(pattern):
             matcher = Matcher(pattern, root.shadow.table, root.shadow.is_value)
             found = matcher.root(root.term, place, partly=partly)
             if found is not None:
@@ -114,11 +137,25 @@ class Search:
                 self._note(rule, pattern, root, matcher.miss)
         return None
 
+    def near_miss(self) -> NearMiss | None:
+        """Return the pattern that came furthest, of those that have anything of a root's kind."""
+        self.explain = True
+        for root in self.subject.roots():
+            for _ in self.at(root, partly=False):
+                pass
+        self.explain = False
+        return self.nearest
+
     def _note(self, rule: type[Rule], pattern: Pattern, root: Root, miss: Miss | None) -> None:
-        if miss is None or miss.bound == 0:
+        if miss is None:
             return
-        if self.nearest is None or miss.bound > self.nearest.miss.bound:
-            self.nearest = NearMiss(rule, pattern, root, miss)
+        score = miss.bound + 2 * len(pattern.traits & root.traits)
+        score -= len(pattern.traits - root.traits)
+        if self.nearest is not None and score <= self.nearest.score:
+            return
+        value = root.shadow.value_of(miss.found)
+        nodes = () if value is None else tuple(self.subject.nodes_of.get(value, ()))
+        self.nearest = NearMiss(rule, pattern, root, miss, (*nodes, root.node), score)
 
 
 def _preference(found: Found) -> tuple[bool, bool, int]:

@@ -61,6 +61,16 @@ class Pattern:
         return place_of(self.function)
 
     @property
+    def reduces(self) -> bool:
+        """Whether it has a reduction, which says where the feature axis of a site is."""
+        return any(t.startswith("fold:") for t in self.traits)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether something in it depends on where the feature axis is."""
+        return "pieces" in self.traits or any(p.kind == "row" for p in self.parameters)
+
+    @property
     def is_trivial(self) -> bool:
         """Whether the pattern is any value."""
         return isinstance(self.root, Load)

@@ -15,6 +15,7 @@ from fuseopt.ir.expr import Expr
 from fuseopt.match.bindings import Place
 from fuseopt.match.erase import Erasure, core
 from fuseopt.match.features import axis_places, reduced_places
+from fuseopt.match.pattern import Pattern
 from fuseopt.match.shadow import Shadow
 from fuseopt.match.terms import Term
 from fuseopt.match.traits import traits_of
@@ -34,10 +35,12 @@ class Root:
     reduced: tuple[Place, ...]
     plain: tuple[Place, ...]
 
-    def places(self, *, reduces: bool) -> tuple[Place, ...]:
-        """Where the feature axis of a pattern may run; reduces: whether the pattern has sums."""
-        found = (*self.reduced, *self.plain) if reduces else self.plain
-        return tuple(dict.fromkeys(found)) or ((),)
+    def places(self, pattern: Pattern) -> tuple[Place, ...]:
+        """Where the feature axis of a pattern may run."""
+        if pattern.reduces and self.reduced:
+            return self.reduced
+        found = self.plain or ((),)
+        return found if pattern.reduces or pattern.is_placed else found[:1]
 
 
 class Subject:
