@@ -119,13 +119,13 @@ class Expressions:
     def number(self, value: Number) -> str:
         """A constant as a literal, a size as an expression."""
         if isinstance(value.value, (bool, int, float)):
-            return spell.number(value.value)
+            return spell.number(value.value, value.dtype)
         return f"{spell.size(value.value)}.to({spell.triton_type(value.dtype)})"
 
     def typed(self, value: Value) -> str:
         """A number as a Triton scalar of its dtype; any other value by its name."""
         if isinstance(value, Number) and isinstance(value.value, (bool, int, float)):
-            return f"tl.full((), {spell.number(value.value)}, {spell.triton_type(value.dtype)})"
+            return f"tl.full((), {spell.number(value.value, value.dtype)}, {spell.triton_type(value.dtype)})"
         return self.name_of(value)
 
     def _needed(self, roots: Iterable[Value]) -> list[Value]:
@@ -188,6 +188,8 @@ class Expressions:
             quick = fast_spelling(value, texts, self.inner_axes)
             if quick is not None:
                 return quick
+        if name == "neg" and not value.dtype.is_floating_point:
+            return f"(0 - {texts[0]})"  # an unsigned operand takes no negative one
         if primitive.needs_libdevice:
             self.body.libdevice = True
             texts = [self.typed(a) for a in args]

@@ -143,7 +143,7 @@ class PairEmitter:
     def _over_tiles(self, fold: Fold, combine: str, text: Callable[[], str]) -> str:
         printer = self.printer
         accumulator = ""
-        identity = spell.number(identity_of(combine, fold.dtype))
+        identity = spell.number(identity_of(combine, fold.dtype), fold.dtype)
         for tile in printer.resident:
             printer.tile = tile
             part = self._masked(tile, text(), identity)

@@ -245,7 +245,7 @@ class _Printer(Expressions):
 
     def _start(self, fold: Fold) -> str:
         name = self.fresh("acc")
-        identity = spell.number(identity_of(fold.combine, fold.dtype))
+        identity = spell.number(identity_of(fold.combine, fold.dtype), fold.dtype)
         shape = self.shape_of(fold.axes | self.inner_axes)
         self.line(f"{name} = tl.full({shape}, {identity}, {spell.triton_type(fold.dtype)})")
         return name
@@ -256,7 +256,7 @@ class _Printer(Expressions):
             if fold.arg.axes & self.inner_axes:
                 return text
             return f"tl.broadcast_to({text}, {self.shape_of(fold.axes | self.inner_axes)})"
-        identity = spell.number(identity_of(fold.combine, fold.dtype))
+        identity = spell.number(identity_of(fold.combine, fold.dtype), fold.dtype)
         return f"tl.where({self.tile.mask}, {text}, {identity})"
 
     def reduced(self, combine: str, text: str) -> str:

@@ -42,10 +42,16 @@ def triton_type(dtype: torch.dtype) -> str:
     return f"tl.{TRITON_TYPES[dtype]}"
 
 
-def number(value: Any) -> str:
-    """Return a Python number as a literal."""
-    if isinstance(value, bool) or not isinstance(value, float):
+def number(value: Any, dtype: torch.dtype) -> str:
+    """Return a Python number as a literal; integers wrap around to the dtype's range.
+
+    Triton would widen an operation with an integer that its other operand's type cannot hold.
+    """
+    if isinstance(value, bool):
         return str(value)
+    if isinstance(value, int):
+        limits = torch.iinfo(dtype)
+        return str((value - limits.min) % (limits.max - limits.min + 1) + limits.min)
     if math.isnan(value):
         return 'float("nan")'
     if math.isinf(value):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from fuseopt.ir import dims, expr
+from fuseopt.ir.check import UnprovenError, check
 from fuseopt.ir.dims import Size
 from fuseopt.ir.expr import Expr
 from fuseopt.ir.index import (
@@ -71,9 +72,15 @@ def lower(
     extents: dict[str, tuple[Size, ...]] = {}
     for _ in range(MOST_SPLITS):
         try:
-            return _Lowering(inputs, outputs, extents, round_like_eager).run()
+            kernel = _Lowering(inputs, outputs, extents, round_like_eager).run()
         except SplitAxis as request:
             _split(extents, request)
+            continue
+        try:
+            check(kernel)
+        except UnprovenError as error:
+            raise NotLowerable("index", str(error)) from None
+        return kernel
     raise NotLowerable("index", "the views of this region do not settle on common axes")
 
 

@@ -2,7 +2,8 @@
 
 With e the original's error and f ours, a result passes when f <= 2 e + limit(dtype). Errors are
 relative to the largest magnitude of the truth in the same row (its last dimension), so that small
-rows count as much as large ones; short rows are judged by the whole tensor's. NaN and infinities
+rows count as much as large ones; short rows are judged by the whole tensor's. A result that cancels
+to nothing but rounding errors, in the original too, is held to their order of magnitude. NaN and infinities
 must stand where the original has them, or where the exact result has them; integers and bools must
 agree, except where the original itself differs from the exact result.
 """
@@ -22,6 +23,8 @@ LIMITS = {
 }
 SHORTEST_ROW = 16  # with fewer elements, a row's largest may be near zero by chance
 FLOOR = 1e-3  # rows below this share of the tensor's largest magnitude are judged as if at it
+NOISE = 0.5  # an error of the original beyond which it has no right digit
+NOISE_RATIO = 16.0  # two sums of the same rounding errors, in different orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,25 @@ def _judge_float(ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -
     scale = _row_scale(torch.where(finite, truth, 0.0))
     our_error = _relative(ours, truth, scale, finite)
     eager_error = _relative(eager, truth, scale, finite)
-    worst, worst_eager = float(our_error.max()), float(eager_error.max())
-    passed = worst <= 2 * worst_eager + limit
-    detail = "" if passed else _worst(our_error, ours, eager, truth)
-    return Verdict(passed, worst, worst_eager, limit, detail)
+    # Rows of noise are judged apart, so that the original's errors there excuse nothing elsewhere.
+    noise = (_over_rows(eager_error) > NOISE).expand_as(eager_error)
+    for part in (~noise, noise):
+        worst, worst_eager = _largest(our_error, part), _largest(eager_error, part)
+        if not within(worst, worst_eager, limit):
+            detail = _worst(torch.where(part, our_error, 0.0), ours, eager, truth)
+            return Verdict(False, worst, worst_eager, limit, detail)
+    return Verdict(True, _largest(our_error, ~noise), _largest(eager_error, ~noise), limit)
+
+
+def within(error: float, eager_error: float, limit: float) -> bool:
+    """Whether an error is allowed, given the original's own."""
+    if eager_error > NOISE:
+        return error <= NOISE_RATIO * eager_error
+    return error <= 2 * eager_error + limit
+
+
+def _largest(error: torch.Tensor, where: torch.Tensor) -> float:
+    return float(torch.where(where, error, 0.0).max())
 
 
 def _same_special(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -91,10 +109,15 @@ def _same_special(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _row_scale(truth: torch.Tensor) -> torch.Tensor:
     magnitude = truth.abs()
-    largest = magnitude.max()
-    is_row = truth.dim() > 0 and truth.shape[-1] >= SHORTEST_ROW
-    rows = magnitude.amax(-1, keepdim=True) if is_row else largest
-    return torch.maximum(rows, largest * FLOOR).clamp_min(torch.finfo(torch.float32).tiny)
+    return torch.maximum(_over_rows(magnitude), magnitude.max() * FLOOR).clamp_min(
+        torch.finfo(torch.float32).tiny
+    )
+
+
+def _over_rows(magnitude: torch.Tensor) -> torch.Tensor:
+    """The largest of each row; the largest of all where rows are short."""
+    is_row = magnitude.dim() > 0 and magnitude.shape[-1] >= SHORTEST_ROW
+    return magnitude.amax(-1, keepdim=True) if is_row else magnitude.max()
 
 
 def _relative(
