@@ -1,6 +1,6 @@
 """Use fuseopt as a backend of torch.compile, which finds it by name.
 
-    python examples/compile_backend.py
+python examples/compile_backend.py
 """
 
 import torch

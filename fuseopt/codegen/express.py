@@ -125,7 +125,8 @@ class Expressions:
     def typed(self, value: Value) -> str:
         """A number as a Triton scalar of its dtype; any other value by its name."""
         if isinstance(value, Number) and isinstance(value.value, (bool, int, float)):
-            return f"tl.full((), {spell.number(value.value, value.dtype)}, {spell.triton_type(value.dtype)})"
+            literal = spell.number(value.value, value.dtype)
+            return f"tl.full((), {literal}, {spell.triton_type(value.dtype)})"
         return self.name_of(value)
 
     def _needed(self, roots: Iterable[Value]) -> list[Value]:

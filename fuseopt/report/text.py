@@ -89,8 +89,7 @@ def summary(report: Report) -> RenderableType:
     if checks:
         numbers = ranges(int(v.key.partition(":")[2]) for v in checks)
         worst = max(v.error for v in checks)
-        text = f"graph {numbers} agrees with the original, difference {worst:.1e}"
-        grid.add_row("results", text)
+        grid.add_row("results", f"graph {numbers} agrees with the original, difference {worst:.1e}")
     steps = [f"{n} {duration(s)}" for n, s in report.seconds.items() if s >= SHORTEST_STEP]
     if steps:
         grid.add_row("time spent", ", ".join(steps))

@@ -3,9 +3,9 @@
 With e the original's error and f ours, a result passes when f <= 2 e + limit(dtype). Errors are
 relative to the largest magnitude of the truth in the same row (its last dimension), so that small
 rows count as much as large ones; short rows are judged by the whole tensor's. A result that cancels
-to nothing but rounding errors, in the original too, is held to their order of magnitude. NaN and infinities
-must stand where the original has them, or where the exact result has them; integers and bools must
-agree, except where the original itself differs from the exact result.
+to nothing but rounding errors, in the original too, is held to their order of magnitude. NaN and
+infinities must stand where the original has them, or where the exact result has them; integers and
+bools must agree, except where the original itself differs from the exact result.
 """
 
 from __future__ import annotations
