@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -66,12 +67,12 @@ def progress(log: Log, what: str) -> Iterator[None]:
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
+        TextColumn("{task.fields[count]}"),
         console=Console(stderr=True),
         transient=True,
     )
     with bar:
-        listener = _Listener(bar, bar.add_task(f"loading {what}", total=None))
+        listener = _Listener(bar, bar.add_task(f"loading {what}", total=None, count=""))
         log.listeners.append(listener)
         try:
             yield
@@ -79,29 +80,31 @@ def progress(log: Log, what: str) -> Iterator[None]:
             log.listeners.remove(listener)
 
 
+@dataclass(slots=True)
 class _Listener:
     """Moves a progress bar as events are recorded."""
 
-    def __init__(self, bar: Progress, task: TaskID) -> None:
-        self.bar = bar
-        self.task = task
-        self.compiled = 0
+    bar: Progress
+    task: TaskID
+    done: int = 0
+    total: int | None = None
 
     def __call__(self, event: Event) -> None:
         match event:
             case Timed("capture"):
-                self._say("normalising")
+                self._start("normalising")
             case GraphCaptured():
-                self._say(f"graph {event.graph}: growing regions")
+                self._start(f"graph {event.graph}: growing regions")
             case Planned():
                 text = f"graph {event.graph}: building and checking kernels"
-                self.bar.update(self.task, description=text, total=event.kernels, completed=0)
-            case Verified():
-                self.bar.advance(self.task)
-            case KernelCompiled():
-                self.compiled += 1
-                text = f"compiling for {event.target}"
-                self.bar.update(self.task, description=text, completed=self.compiled)
+                self._start(text, event.kernels)
+            case Verified() | KernelCompiled():
+                self.done += 1
+                count = f"{self.done}/{self.total}" if self.total else str(self.done)
+                self.bar.update(self.task, completed=self.done, count=count)
+            case Timed("verify"):
+                self._start("compiling")
 
-    def _say(self, text: str) -> None:
-        self.bar.update(self.task, description=text)
+    def _start(self, text: str, total: int | None = None) -> None:
+        self.done, self.total = 0, total
+        self.bar.update(self.task, description=text, total=total, completed=0, count="")
