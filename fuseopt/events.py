@@ -146,6 +146,14 @@ class FellBack:
 
 
 @dataclass(frozen=True, slots=True)
+class NotReplayed:
+    """A graph is not replayed as a CUDA graph, though `mode="reduce-overhead"` asks for it."""
+
+    graph: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Timed:
     """How long one step took, in seconds, without the steps inside it."""
 
@@ -190,6 +198,7 @@ Event = (
     | Verified
     | RolledBack
     | FellBack
+    | NotReplayed
     | Timed
     | KernelCompiled
     | Measured

@@ -86,6 +86,16 @@ def output_values(output: fx.Node) -> tuple[Any, ...]:
     return tuple(values)
 
 
+def written_inputs(graph: fx.GraphModule) -> frozenset[int]:
+    """Return the positions of the inputs that a graph writes to."""
+    places = {n: i for i, n in enumerate(graph.graph.find_nodes(op="placeholder"))}
+    found: set[int] = set()
+    for node in graph.graph.nodes:
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+            found |= {places[n] for n in node.all_input_nodes if n in places}
+    return frozenset(found)
+
+
 def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
     """Return a module with a copy of the graph; parameters and constants are shared."""
     graph = fx.Graph()

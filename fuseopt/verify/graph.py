@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from fuseopt.errors import VerificationError
 from fuseopt.events import Log, Reason, RolledBack, Verified
+from fuseopt.graph.form import written_inputs
 from fuseopt.verify.compare import within
 from fuseopt.verify.truth import run_truth
 
@@ -127,20 +127,11 @@ def _precision(graph: fx.GraphModule) -> torch.dtype:
 
 def _unshared(args: list[Any], graph: fx.GraphModule) -> list[Any]:
     """Copies of the inputs that the graph writes to, the other inputs themselves."""
-    written = _written_inputs(graph)
+    written = written_inputs(graph)
     return [
         a.clone() if number in written and isinstance(a, torch.Tensor) else a
         for number, a in enumerate(args)
     ]
-
-
-def _written_inputs(graph: fx.GraphModule) -> set[int]:
-    places = {n: i for i, n in enumerate(graph.graph.find_nodes(op="placeholder"))}
-    found: set[int] = set()
-    for node in graph.graph.nodes:
-        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
-            found |= {places[n] for n in node.all_input_nodes if n in places}
-    return found
 
 
 def _random_states() -> list[tuple[Callable[[torch.Tensor], None], torch.Tensor]]:
