@@ -12,15 +12,17 @@ from torch.fx.graph import _BoxedCodeGen
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fuseopt.config import Config, Environment
-from fuseopt.events import FellBack, Log, Planned, Reason
-from fuseopt.graph.form import NormalisedGraph, copy_graph
+from fuseopt.events import FellBack, Log, NotReplayed, Planned, Reason
+from fuseopt.graph.form import NormalisedGraph, copy_graph, written_inputs
 from fuseopt.graph.normalise import Compiled
-from fuseopt.graph.splice import splice
+from fuseopt.graph.splice import Call, splice
 from fuseopt.plan import Site, plan_graph
 from fuseopt.runtime.build import Builder
 from fuseopt.runtime.emit import emit
+from fuseopt.runtime.replay import Replay
 from fuseopt.sites import (
     Kernels,
+    Replacing,
     build_sites,
     calls_of,
     can_launch,
@@ -55,18 +57,23 @@ def examine_graph(
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The sites of a graph, and the kernels of those that are in use, by structural key."""
+    """The sites of a graph, and the kernels of those that are in use, by structural key.
+
+    replaced: calls that rules put in place of matches.
+    """
 
     device: torch.device
     sites: tuple[Site, ...]
     kernels: Kernels
+    replaced: tuple[Call, ...] = ()
 
 
 def _examine(
     graph: NormalisedGraph, config: Config, environment: Environment, log: Log
 ) -> Examined:
     device = device_of(graph.gm)
-    plan = plan_graph(graph, device, config, log)
+    replacing = Replacing(device, graph.number, config, log)
+    plan = plan_graph(graph, device, config, log, replacing.accept)
     for event in plan.rest:
         log.record(event)
     log.record(Planned(graph.number, len(plan.sites), len(distinct(plan.sites))))
@@ -77,7 +84,7 @@ def _examine(
     if device.type == "cuda" and environment.tune:
         kernels = drop_slower(plan.sites, kernels, builder, graph.number, log)
     record_sites(plan.sites, kernels, graph.number, log)
-    return Examined(device, plan.sites, kernels)
+    return Examined(device, plan.sites, kernels, tuple(replacing.calls))
 
 
 def _compile(
@@ -96,14 +103,32 @@ def _compile(
 
 def emit_graph(graph: NormalisedGraph, made: Examined, config: Config, log: Log) -> Compiled:
     """Return an examined graph as a function, which checks itself when it is first called."""
-    spliced = splice(graph.gm, calls_of(made.sites, made.kernels))
+    calls = [*made.replaced, *calls_of(made.sites, made.kernels)]
+    spliced = splice(graph.gm, calls)
     emitted = emit(spliced, f"graph_{graph.number}", made.device, graph.level)
-    if not config.verify or not made.kernels:
-        return emitted.run
-    check = FirstCallCheck(
-        emitted.run, run_original(graph.gm), graph.gm, graph.number, log, config.strict
-    )
-    return with_source(check, emitted.text)
+    run: Compiled = emitted.run
+    if config.verify and calls:
+        original = run_original(graph.gm)
+        run = FirstCallCheck(run, original, graph.gm, graph.number, log, config.strict)
+    if config.mode == "reduce-overhead":
+        run = _replayed(run, graph, made.device, log)
+    return run if run is emitted.run else with_source(run, emitted.text)
+
+
+def _replayed(run: Compiled, graph: NormalisedGraph, device: torch.device, log: Log) -> Compiled:
+    """Return a graph that is replayed as a CUDA graph, where it can be."""
+
+    def refused(reason: str) -> None:
+        log.record(NotReplayed(graph.number, reason))
+
+    if device.type != "cuda":
+        refused(f"it runs on {device}")
+        return run
+    if graph.level != "inference":
+        refused("it is part of a training step")
+        return run
+    own = frozenset(i for i, given in enumerate(graph.inputs) if given.is_static)
+    return Replay(run, device, own, written_inputs(graph.gm), refused)
 
 
 def with_source(run: Compiled, text: str) -> Compiled:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch import fx
 
 from fuseopt.config import Config
 from fuseopt.events import Log, NotFused
-from fuseopt.fuse.classify import Role, classify, is_widening
+from fuseopt.fuse.claim import Claim, claim
+from fuseopt.fuse.classify import Role, Verdict, classify, is_widening
 from fuseopt.fuse.grow import Group, Growth, grow
 from fuseopt.fuse.select import Chosen, explain_rest, select
 from fuseopt.graph.decompose import split_losses
@@ -26,7 +27,8 @@ from fuseopt.graph.masks import simplify_masks
 from fuseopt.graph.symbols import hint_of, size_nodes
 from fuseopt.lower.region import Lowerings, Region
 from fuseopt.match.name import POINTWISE, Names, Naming
-from fuseopt.match.registry import registry_with
+from fuseopt.match.registry import Registry, claiming_rules, registry_with
+from fuseopt.match.rules import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +58,38 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """A match in whose place a rule has something of its own run.
+
+    sizes: the size nodes that its operations read. reference: these, as a graph of the claim's
+    inputs, then the sizes.
+    """
+
+    claim: Claim
+    sizes: tuple[fx.Node, ...]
+    reference: fx.GraphModule
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done with a graph: its sites, and why the rest stays."""
+    """What is to be done with a graph: its sites, what rules replace, and why the rest stays."""
 
     sites: tuple[Site, ...]
+    replaced: tuple[Replaced, ...]
     rest: tuple[NotFused, ...]
 
 
-def plan_graph(graph: NormalisedGraph, device: torch.device, config: Config, log: Log) -> Plan:
+def plan_graph(
+    graph: NormalisedGraph,
+    device: torch.device,
+    config: Config,
+    log: Log,
+    accept: Callable[[Replaced], bool] = lambda _: True,
+) -> Plan:
     """Fold a graph's constants in place and return the regions that should become kernels.
 
-    device: where the graph's kernels run.
+    device: where the graph's kernels run. accept: whether what a rule has in place of a match may
+    be used; where not, regions grow there as elsewhere.
     """
     gm, number = graph.gm, graph.number
     split_losses(gm)
@@ -86,14 +109,29 @@ def plan_graph(graph: NormalisedGraph, device: torch.device, config: Config, log
             lambda n: verdicts[n].role is Role.FREE or is_widening(n),
             round_like_eager=config.numerics == "eager",
         )
-        growth = grow(gm.graph, verdicts, lowerings.lower_region)
+        claiming = claiming_rules(registry)
+        claims = claim(gm.graph, verdicts, claiming, lowerings.inline, number)
+        replaced = tuple(filter(accept, map(_replaced, claims.replaced)))
+        for one in replaced:
+            verdicts.update(dict.fromkeys(one.claim.dead, Verdict(Role.OPAQUE)))
+        growth = grow(gm.graph, verdicts, lowerings.lower_region, claims.seeds)
         chosen, left = select(growth)
     with log.timed("match", number):
         names = Names(registry, lowerings.inline)
         sites = tuple(_site(gm.graph, c, names) for c in chosen)
-        rest = [*_declined(number, chosen, names)]
+        rest = [*claims.declined, *_declined(number, chosen, names, claiming)]
         rest += explain_rest(number, verdicts, left, lambda g: _nearest(g, growth, names))
-    return Plan(sites, tuple(rest))
+    return Plan(sites, replaced, tuple(rest))
+
+
+def _replaced(claim: Claim) -> Replaced:
+    sizes: dict[fx.Node, None] = {}
+    for node in claim.dead:
+        for source in node.all_input_nodes:
+            if isinstance(source.meta.get("val"), torch.SymInt) and source not in claim.dead:
+                sizes[source] = None
+    reference = extract(claim.dead, claim.inputs, claim.outputs, tuple(sizes))
+    return Replaced(claim, tuple(sizes), reference)
 
 
 def _site(graph: fx.Graph, chosen: Chosen, names: Names) -> Site:
@@ -108,11 +146,19 @@ def _naming(region: Region, names: Names) -> Naming:
     return names.of(region.key, region.nodes, reduces=bool(region.kernel.columns))
 
 
-def _declined(number: int, chosen: Sequence[Chosen], names: Names) -> Iterator[NotFused]:
-    """An event for each region that a rule matched and declined; it is fused without a name."""
+def _declined(
+    number: int, chosen: Sequence[Chosen], names: Names, claiming: Registry
+) -> Iterator[NotFused]:
+    """An event for each region that a rule matched and declined; it is fused without its name.
+
+    claiming: the rules that were asked before regions grew.
+    """
+    asked = set(map(name_of, claiming.rules))
     for one in chosen:
         nodes = one.region.nodes
         for declined in _naming(one.region, names).declined:
+            if declined.rule in asked:
+                continue
             culprit = None if declined.culprit is None else node_info(nodes[declined.culprit])
             infos = tuple(map(node_info, one.kernels))
             yield NotFused(number, infos, declined.code, declined.reason, culprit, declined.rule)

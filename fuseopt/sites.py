@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,14 +13,20 @@ from torch import fx
 from fuseopt.config import Config, Environment
 from fuseopt.errors import KernelError, VerificationError
 from fuseopt.events import Log, NotFused, Reason, RegionFused, RolledBack, Verified
+from fuseopt.fuse.claim import Claim
+from fuseopt.fuse.cost import bytes_alone, bytes_fused
+from fuseopt.fuse.cost import hint_of as size_hint
 from fuseopt.graph.locate import node_info
 from fuseopt.graph.splice import Call
 from fuseopt.graph.symbols import hint_of
-from fuseopt.plan import Site
+from fuseopt.ir.kernel import TensorParam
+from fuseopt.plan import Replaced, Site
 from fuseopt.runtime.build import Builder, Order
 from fuseopt.runtime.call import RegionKernel
+from fuseopt.runtime.replacement import Layout, Replacement
 from fuseopt.verify.check import check_region
 from fuseopt.verify.profit import MARGIN, time_region
+from fuseopt.verify.replacement import check_replacement
 
 Kernels = Mapping[str, RegionKernel]
 
@@ -126,6 +134,87 @@ def calls_of(sites: Sequence[Site], kernels: Kernels) -> list[Call]:
         for site in sites
         if site.region.key in kernels
     ]
+
+
+@dataclass(slots=True)
+class Replacing:
+    """Decides on what rules have in place of matches: equal claims are checked once.
+
+    calls: what is to be spliced in for those accepted.
+    """
+
+    device: torch.device
+    graph: int
+    config: Config
+    log: Log
+    calls: list[Call] = field(default_factory=list)
+    _verdicts: dict[str, bool] = field(default_factory=dict)
+
+    def accept(self, one: Replaced) -> bool:
+        """Check a replacement against the operations it replaces and say whether they agree.
+
+        Raises `VerificationError` where it does not and `strict` is set.
+        """
+        claim = one.claim
+        target = _replacement(claim)
+        if claim.key not in self._verdicts:
+            self._verdicts[claim.key] = not self.config.verify or self._agrees(one, target)
+        if not self._verdicts[claim.key]:
+            return False
+        number = len(self.calls)
+        self.calls.append(Call(target, claim.rule, claim.inputs, claim.dead, claim.outputs))
+        self.log.record(_replaced_event(one, target, self.graph, number))
+        return True
+
+    def _agrees(self, one: Replaced, target: Replacement) -> bool:
+        key, rule = one.claim.key, one.claim.rule
+        params = [_param(n.meta["val"]) for n in one.claim.inputs]
+        sizes = list(map(hint_of, one.sizes))
+        with self.log.timed("verify", self.graph):
+            verdict = check_replacement(key, target, one.reference, params, self.device, sizes)
+        self.log.record(verdict)
+        if not verdict.passed:
+            text = f"what rule {rule} has disagrees with what it replaces: {verdict.detail}"
+            self.log.record(RolledBack(self.graph, key, Reason.WRONG, text))
+            if self.config.strict:
+                raise VerificationError(text)
+        return verdict.passed
+
+
+def _replacement(claim: Claim) -> Replacement:
+    places = itertools.count()
+    scalars = claim.match.scalars
+    arguments = tuple(
+        ("number", scalars[name]) if name in scalars else ("tensor", next(places))
+        for name in claim.prewritten.inputs
+    )
+    layouts = tuple(Layout.of(n.meta["val"]) for n in claim.outputs)
+    function = claim.prewritten.function
+    return Replacement(f"rule_{claim.rule}", function, arguments, claim.picks, layouts)
+
+
+def _param(value: torch.Tensor) -> TensorParam:
+    shape, strides = (tuple(map(size_hint, sizes)) for sizes in (value.shape, value.stride()))
+    return TensorParam(value.dtype, shape, strides)
+
+
+def _replaced_event(one: Replaced, target: Replacement, graph: int, number: int) -> RegionFused:
+    claim = one.claim
+    kernels = [n for n in claim.dead if n in claim.match.nodes]
+    return RegionFused(
+        graph=graph,
+        region=f"g{graph}p{number}",
+        rule=claim.rule,
+        kernel=target.name,
+        key=claim.key,
+        nodes=tuple(map(node_info, kernels)),
+        inputs=tuple(map(_tensor_text, claim.inputs)),
+        outputs=tuple(map(_tensor_text, claim.outputs)),
+        bytes_before=bytes_alone(kernels),
+        bytes_after=bytes_fused(kernels, claim.inputs, claim.outputs),
+        launches_before=len(kernels),
+        schedule="",
+    )
 
 
 def record_sites(

@@ -54,12 +54,18 @@ class Growth:
 LowerRegion = Callable[[Sequence[fx.Node], Sequence[fx.Node]], Region]
 
 
-def grow(graph: fx.Graph, verdicts: dict[fx.Node, Verdict], lower_region: LowerRegion) -> Growth:
+def grow(
+    graph: fx.Graph,
+    verdicts: dict[fx.Node, Verdict],
+    lower_region: LowerRegion,
+    seeds: Iterable[frozenset[fx.Node]] = (),
+) -> Growth:
     """Return the groups that the fusable nodes of a graph form, each with its lowered region.
 
     lower_region: lowers nodes given in graph order with the values they must write.
+    seeds: nodes to begin with as one group, where they fit one kernel.
     """
-    return _Growing(graph, verdicts, lower_region).run()
+    return _Growing(graph, verdicts, lower_region).run(seeds)
 
 
 class _Growing:
@@ -74,9 +80,11 @@ class _Growing:
         self.growth = Growth()
         self.refused: dict[tuple[frozenset[fx.Node], frozenset[fx.Node]], bool] = {}
 
-    def run(self) -> Growth:
+    def run(self, seeds: Iterable[frozenset[fx.Node]]) -> Growth:
         for node in self.sources:
             self._start(node)
+        for seed in seeds:
+            self._plant(seed)
         while self._merge_once(self._connected()):
             pass
         while self._merge_once(self._siblings()):
@@ -105,6 +113,39 @@ class _Growing:
             self.verdicts[node] = Verdict(Role.OPAQUE, code, str(reason))
             return
         self.group_of[node] = group
+
+    def _plant(self, seed: frozenset[fx.Node]) -> None:
+        """Make one group of some nodes if they are whole groups and fit one kernel."""
+        groups = [self.group_of.get(n) for n in seed]
+        if any(g is None or not g.nodes <= seed for g in groups):
+            return
+        nodes = set(seed)
+        if not self.outputs(nodes) or self._leads_back(nodes):
+            return
+        try:
+            region = self._lowered(nodes)
+            self._check_work(region)
+        except (NotExpressible, NotLowerable):
+            return
+        self.group_of.update(dict.fromkeys(nodes, Group(nodes, region)))
+
+    def _leads_back(self, nodes: set[fx.Node]) -> bool:
+        """Whether a path leads from some nodes through others back to them, not by views alone."""
+        last = max(self.order[n] for n in nodes)
+        stack = [(user, True) for node in nodes for user in node.users if user not in nodes]
+        seen: set[tuple[fx.Node, bool]] = set()
+        while stack:
+            node, views_only = stack.pop()
+            if (node, views_only) in seen or self.order[node] > last:
+                continue
+            seen.add((node, views_only))
+            if node in nodes:
+                if not views_only:
+                    return True
+                continue
+            views_only = views_only and self._free(node)
+            stack.extend((user, views_only) for user in node.users)
+        return False
 
     def _sources(self, node: fx.Node) -> tuple[fx.Node, ...]:
         """The nodes whose memory a node reads once views and constants are looked through."""

@@ -13,7 +13,14 @@ from typing import Any, TypeVar
 from fuseopt.errors import RuleError
 from fuseopt.match.parameters import parameters_of, variants
 from fuseopt.match.pattern import Pattern, lift_pattern
-from fuseopt.match.rules import Rule, check_rule_class, name_of, pattern_functions, rule_of_pair
+from fuseopt.match.rules import (
+    Rule,
+    check_rule_class,
+    has_kernel,
+    name_of,
+    pattern_functions,
+    rule_of_pair,
+)
 
 GROUP = "fuseopt.rules"  # the entry points of other people's rules
 
@@ -56,6 +63,14 @@ class Registry:
         made = Registry()
         made._rules = dict(self._rules)
         made._lifted = self._lifted  # patterns do not depend on the registry
+        return made
+
+    def only(self, rules: Iterable[type[Rule]]) -> Registry:
+        """Return a registry with some of these rules."""
+        made = Registry()
+        wanted = set(rules)
+        made._rules = {n: r for n, r in self._rules.items() if r in wanted}
+        made._lifted = self._lifted
         return made
 
     def find(self, name: str) -> type[Rule]:
@@ -124,6 +139,15 @@ def registry_with(rules: Sequence[Any]) -> Registry:
     registry = registry.copy()
     registry.extend(rules)
     return registry
+
+
+def claiming_rules(registry: Registry) -> Registry:
+    """Return the rules that regions do not only get their names from.
+
+    Those with a kernel of their own, and those that are not registered: a user passed them.
+    """
+    registered = _active[0].rules
+    return registry.only(r for r in registry.rules if has_kernel(r) or r not in registered)
 
 
 def load_rules(path: str | Path) -> tuple[type[Rule], ...]:
