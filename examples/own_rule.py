@@ -51,10 +51,12 @@ def main():
         optimised = fuseopt.optimize(model, (x,), rules=[ScaledTanh])
         result = optimised(x)
 
-    print(optimised.report)
+    report = optimised.report
+    print(report)
     difference = (result - expected).abs().max().item()
     print(f"\nlargest difference from the original: {difference:.1e}")
-    return optimised.report
+    report.assert_fused("scaled_tanh")
+    return report
 
 
 if __name__ == "__main__":
