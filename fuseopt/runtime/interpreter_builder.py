@@ -76,6 +76,11 @@ class Builder(InterpreterBuilder):
         data = float_formats.encode(np.array([value]), "bf16", np.dtype(np.uint16))
         return TensorHandle(data, tl.bfloat16)
 
+    def get_all_ones_value(self, type: Any) -> TensorHandle:  # noqa: A002
+        if type.scalar != tl.uint8:
+            return super().get_all_ones_value(type)
+        return TensorHandle(np.full(1, 255, dtype=np.uint8), tl.uint8)  # numpy takes no -1 for it
+
     def create_addptr(self, ptr: Any, offset: Any) -> Any:
         return _based(super().create_addptr(ptr, offset), ptr)
 
