@@ -1,11 +1,10 @@
 """Drop the nodes of an inference graph that compute nothing.
 
-    detach(x) + dropout(y, 0.1, False); _assert_tensor_metadata(x, ...)   ->   x + y
+    detach(x) + y; _assert_tensor_metadata(x, ...)   ->   x + y
 
 A node that only renames its input is dropped when nobody can tell the difference: `detach`,
 `alias` and `lift_fresh_copy` stay where an output may share their storage, since the caller
-would otherwise receive the input (or a constant) itself and write into it. Evaluation-mode
-dropout is the exception: eager PyTorch returns the input itself, so dropping it is exact.
+would otherwise receive the input (or a constant) itself and write into it.
 """
 
 from __future__ import annotations
@@ -19,13 +18,6 @@ from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
 
-# (input, p, train): the input itself when `train` is False.
-_DROPOUTS = (
-    aten.dropout.default,
-    aten.feature_dropout.default,
-    aten.alpha_dropout.default,
-    aten.feature_alpha_dropout.default,
-)
 _RENAMES = (aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default)
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 _ASSERTIONS = (aten._assert_tensor_metadata.default,)
@@ -38,7 +30,7 @@ def clean(gm: fx.GraphModule) -> None:
     for node in list(gm.graph.nodes):
         if node.target in _ASSERTIONS:
             gm.graph.erase_node(node)
-        elif _is_noop(node, shared):
+        elif node.target in _RENAMES and node not in shared:
             node.replace_all_uses_with(node.args[0])
             gm.graph.erase_node(node)
     gm.graph.eliminate_dead_code()
@@ -66,8 +58,6 @@ def may_alias(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, OpOverload):
         return True
-    if target in _DROPOUTS:
-        return node.args[2] is False
     if any(r.alias_info is not None for r in target._schema.returns):
         return True
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(
@@ -110,12 +100,6 @@ def _storage(tensor: torch.Tensor) -> int:
 def _shared_with_outputs(graph: fx.Graph) -> set[fx.Node]:
     outputs = graph.output_node().all_input_nodes
     return set().union(*(alias_roots(node) for node in outputs)) if outputs else set()
-
-
-def _is_noop(node: fx.Node, shared: set[fx.Node]) -> bool:
-    if node.target in _DROPOUTS:
-        return node.args[2] is False
-    return node.target in _RENAMES and node not in shared
 
 
 def _inherit_location(node: fx.Node) -> None:

@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
 
 from fuseopt.errors import UsageError
+from fuseopt.graph.dropout import without_idle_dropout
 from fuseopt.graph.expected import Expected
 from fuseopt.graph.form import Input, NormalisedGraph, check_form
 from fuseopt.graph.functional import NotFunctionalError, trace_functional
@@ -74,7 +75,7 @@ def normalise_program(program: ExportedProgram, number: int) -> ProgramGraph:
 
     The program itself is not changed.
     """
-    gm = _copy_with_writes(program)
+    gm = without_idle_dropout(_copy_with_writes(program))
     specs = program.graph_signature.input_specs
     placeholders = gm.graph.find_nodes(op="placeholder")
     kept = [

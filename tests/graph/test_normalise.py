@@ -299,6 +299,27 @@ def test_evaluation_dropout_is_dropped_and_training_dropout_kept():
     assert "aten.dropout.default" in targets(only_graph(model.train(), X))
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "idle",
+    [
+        lambda x: F.dropout(x, 0.5, False),
+        lambda x: F.dropout(x, p=0.5, training=False),
+        lambda x: F.dropout(x, 0.0),
+        lambda x: F.dropout2d(x[None, None], 0.5, training=False)[0, 0],
+        lambda x: F.alpha_dropout(x, 0.5),
+        lambda x: torch.dropout(x, 0.5, train=False),
+    ],
+)
+def test_a_write_to_idle_dropouts_result_reaches_its_input(idle, grad):
+    given, weight = X.clone(), torch.ones(8, requires_grad=grad)
+    backend, out = normal_form(lambda x, w: (idle(x).mul_(3) * w).tanh(), given, weight, grad=grad)
+
+    torch.testing.assert_close(given, X * 3)
+    torch.testing.assert_close(out, (X * 3).tanh())
+    assert not any("dropout" in t or "clone" in t for t in targets(backend.graphs[0]))
+
+
 def test_a_detach_nobody_can_see_is_dropped():
     graph = only_graph(lambda x: (x.detach() * 2, x.detach()), X)
     assert sorted(targets(graph)) == ["aten.detach.default", "aten.mul.Tensor"]
