@@ -46,16 +46,16 @@ _PARTS = ("text_config", "vision_config", "audio_config", "encoder", "decoder")
 def load_architecture(text: str, choices: Choices) -> Target:
     """Make the model that `hf:NAME` names, with inputs of the size asked for."""
     _require_transformers()
-    config = make_config(text.removeprefix("hf:"), choices)
-    make = partial(_make, text, config, choices)
-    if choices.with_data:
-        return make(with_data=True)
-    try:
-        return make(with_data=False)
-    except UsageError:
-        raise
-    except Exception:  # its code looks at values of tensors that have none
-        return make(with_data=True)
+    with quiet():
+        config = make_config(text.removeprefix("hf:"), choices)
+    if not choices.with_data:
+        try:
+            return _make(text, config, choices, with_data=False)
+        except UsageError:
+            raise
+        except Exception:  # its code looks at values of tensors that have none
+            pass
+    return _make_with_data(text, config, choices)
 
 
 # --- configuration -------------------------------------------------------------------------------
@@ -133,6 +133,15 @@ def _set(config: Any, key: str, value: Any) -> None:
 # --- model and inputs ----------------------------------------------------------------------------
 
 
+def _make_with_data(text: str, config: Any, choices: Choices) -> Target:
+    try:
+        return _make(text, config, choices, with_data=True)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"making {text} raised {first_line(error)}; write a factory") from error
+
+
 def _make(text: str, config: Any, choices: Choices, *, with_data: bool) -> Target:
     dtype = choices.dtype or torch.bfloat16
     task = choices.task or _default_task(config)
@@ -149,7 +158,7 @@ def _make(text: str, config: Any, choices: Choices, *, with_data: bool) -> Targe
         kwargs,
         _about(model, kwargs, dtype),
         has_data=with_data,
-        remake=partial(_make, text, config, choices, with_data=True),
+        remake=partial(_make_with_data, text, config, choices),
     )
 
 
@@ -176,7 +185,8 @@ def example_inputs(model: Any, choices: Choices, dtype: torch.dtype) -> dict[str
     """Return keyword inputs for a model, by the names that its forward takes."""
     config = model.config
     takes = inspect.signature(model.forward).parameters
-    batch, tokens = choices.batch or BATCH, choices.seq or TOKENS
+    longest = getattr(config.get_text_config(), "max_position_embeddings", None) or TOKENS
+    batch, tokens = choices.batch or BATCH, choices.seq or min(TOKENS, longest)
     makers = _makers(config, batch, tokens, dtype)
     main = model.main_input_name
     if main not in makers:
