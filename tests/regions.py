@@ -20,6 +20,7 @@ from fuseopt.ir.evaluate import evaluate
 from fuseopt.ir.kernel import LoopKernel
 from fuseopt.lower.region import Lowerings, Region
 from fuseopt.runtime.cache import Store
+from fuseopt.runtime.call import realign
 from fuseopt.runtime.interpret import interpret
 from fuseopt.verify.compare import judge
 from fuseopt.verify.truth import run_truth
@@ -63,7 +64,7 @@ class Case:
     def inputs(self) -> list[torch.Tensor]:
         """The kernel's inputs in its order."""
         places = dict(self._given())
-        return [places[n] for n in self.region.inputs]
+        return [realign(places[n]) for n in self.region.inputs]
 
     def _given(self) -> Iterator[tuple[fx.Node, torch.Tensor]]:
         return zip(self.gm.graph.find_nodes(op="placeholder"), self.args, strict=True)
@@ -73,7 +74,9 @@ class Case:
         """The value of each size symbol of the kernel."""
         known: dict[Any, int] = {}
         for node, arg in self._given():
-            for size, number in zip(node.meta["val"].shape, arg.shape, strict=True):
+            fake = node.meta["val"]
+            numbers = zip((*fake.shape, *fake.stride()), (*arg.shape, *arg.stride()), strict=True)
+            for size, number in numbers:
                 if isinstance(size, torch.SymInt):
                     known[size.node.expr] = number
         return {own: known[symbol] for symbol, own in self.region.symbols}
@@ -93,14 +96,26 @@ class Case:
 def case(
     function: Function, *args: torch.Tensor, dynamic: bool = False, eagerly: bool = False
 ) -> Case:
-    """All operations of a function as one region. `eagerly`: round where the original rounds."""
+    """All operations of a function as one region, whose outputs are the results below any views.
+
+    eagerly: round where the original rounds.
+    """
     gm = trace(function, *args, dynamic=dynamic)
     calls = [n for n in gm.graph.nodes if n.op == "call_function"]
     nodes = [n for n in calls if not is_free(n) and "sym_size" not in str(n.target)]
-    outputs = list(gm.graph.output_node().args[0])
+    outputs = [_computed(n) for n in gm.graph.output_node().args[0]]
+    gm.graph.output_node().args = (tuple(outputs),)
+    gm.recompile()
     region = Lowerings(is_free, round_like_eager=eagerly).lower_region(nodes, outputs)
     with torch.no_grad():
         return Case(gm, region, args, tuple(gm(*args)))
+
+
+def _computed(node: fx.Node) -> fx.Node:
+    """The node whose memory a result lies in."""
+    while is_free(node):
+        node = node.args[0]
+    return node
 
 
 def lowered(function: Function, *args: torch.Tensor, **options: bool) -> Case:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import torch
 
+from fuseopt.errors import KernelError
 from fuseopt.ir.dims import Size
 
 TRITON_TYPES = {
@@ -59,11 +61,41 @@ def number(value: Any, dtype: torch.dtype) -> str:
     return repr(value)
 
 
+_SIZE_FUNCTIONS = {
+    "FloorDiv": "(({0}) // ({1}))",
+    "CleanDiv": "(({0}) // ({1}))",
+    "Mod": "(({0}) % ({1}))",
+    "PythonMod": "(({0}) % ({1}))",
+    "Max": "tl.maximum({0}, {1})",
+    "Min": "tl.minimum({0}, {1})",
+}
+
+
 def size(value: Size) -> str:
     """Return a size as an expression over the kernel's size parameters."""
-    if isinstance(value, int):
+    return str(value) if isinstance(value, int) else f"({_size(value)})"
+
+
+def _size(value: Any) -> str:
+    """Spell a size expression out: Triton knows no powers, and `//` and `%` are sympy functions."""
+    import sympy
+
+    if value.is_Integer or value.is_Symbol:
         return str(value)
-    return f"({str(value).replace('/', '//')})"
+    over, under = sympy.fraction(sympy.together(value))
+    if under != 1:
+        return f"(({_size(over)}) // ({_size(under)}))"
+    if value.is_Add:
+        return " + ".join(map(_size, value.args))
+    if value.is_Mul:
+        return " * ".join(f"({_size(a)})" if a.is_Add else _size(a) for a in value.args)
+    if value.is_Pow and value.exp.is_Integer:
+        base = _size(value.base)
+        return " * ".join([base if value.base.is_Symbol else f"({base})"] * int(value.exp))
+    spelling = _SIZE_FUNCTIONS.get(type(value).__name__)
+    if spelling is None:
+        raise KernelError(f"the size {value} has no spelling in Triton")
+    return functools.reduce(spelling.format, map(_size, value.args))
 
 
 def times(text: str, factor: Size) -> str:

@@ -17,8 +17,9 @@ def extract(
 ) -> fx.GraphModule:
     """Return a graph that computes `outputs` from the values of `inputs` and then `sizes`.
 
-    nodes: what may be computed, in any order; constants of the module come along. A tensor that is
-    none of these is one whose values do not matter (`zeros_like(x)`), and is made of zeros.
+    nodes: what may be computed, in any order; constants of the module and arithmetic on sizes come
+    along. A tensor that is none of these is one whose values do not matter (`zeros_like(x)`), and
+    is made of zeros; a size that is none of these has its example value.
     The result returns a tuple and keeps the metadata of its nodes.
     """
     graph = fx.Graph()
@@ -32,7 +33,7 @@ def extract(
         node, expanded = stack.pop()
         if node in made:
             continue
-        if node.op != "get_attr" and node not in known:
+        if node.op != "get_attr" and node not in known and not _is_size_arithmetic(node):
             made[node] = _stand_in(graph, node)
         elif expanded:
             made[node] = graph.node_copy(node, lambda n: made[n])
@@ -45,8 +46,16 @@ def extract(
     return fx.GraphModule(owner if owner is not None else {}, graph)
 
 
+def _is_size_arithmetic(node: fx.Node) -> bool:
+    return node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt)
+
+
 def _stand_in(graph: fx.Graph, node: fx.Node) -> fx.Node:
     value = node.meta["val"]
+    if isinstance(value, torch.SymInt):
+        made = graph.call_function(int, (int(value.node.hint),))
+        made.meta = dict(node.meta)
+        return made
     if not isinstance(value, torch.Tensor):
         raise AssertionError(f"{node.name} is neither computed nor an input of the region")
     shape = [s if isinstance(s, int) else int(s.node.hint) for s in value.shape]

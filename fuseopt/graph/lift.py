@@ -152,7 +152,10 @@ class _Lifting:
         for output in outputs:
             check_dtype(output.dtype)
         call = Call(self.lifted.arena, name, outputs)
-        made = declared.define(call, *args, **kwargs)
+        try:
+            made = declared.define(call, *args, **kwargs)
+        except ValueError as error:  # sizes that PyTorch found equal, and we cannot prove to be
+            raise NotExpressible(str(error)) from None
         if not isinstance(made, tuple):
             return _as_output(made, outputs[0])
         return tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +16,8 @@ def size_nodes(
 ) -> tuple[fx.Node, ...]:
     """Return a node for the value of each symbol, adding `aten.sym_size` where there is none.
 
-    tensors: nodes whose shapes are made of the symbols.
-    Raises `LookupError` for a symbol that is no dimension of any of them.
+    tensors: nodes whose shapes and strides are made of the symbols.
+    Raises `LookupError` for a symbol that is no dimension or stride of any of them.
     """
     return tuple(_size_node(graph, symbol, tensors) for symbol in symbols)
 
@@ -28,13 +28,19 @@ def _size_node(graph: fx.Graph, symbol: Any, tensors: Sequence[fx.Node]) -> fx.N
         if isinstance(value, torch.SymInt) and value.node.expr == symbol:
             return node
     for tensor in tensors:
-        for dim, size in enumerate(tensor.meta["val"].shape):
-            if isinstance(size, torch.SymInt) and size.node.expr == symbol:
+        for op, dim, number in _numbers(tensor.meta["val"]):
+            if isinstance(number, torch.SymInt) and number.node.expr == symbol:
                 with graph.inserting_after(tensor):
-                    made = graph.call_function(aten.sym_size.int, (tensor, dim))
-                made.meta["val"] = size
+                    made = graph.call_function(op, (tensor, dim))
+                made.meta["val"] = number
                 return made
-    raise LookupError(f"no tensor of the region has a dimension of size {symbol}")
+    raise LookupError(f"no tensor of the region has a dimension or stride {symbol}")
+
+
+def _numbers(tensor: torch.Tensor) -> Iterator[tuple[Any, int, Any]]:
+    """Yield the op, the dimension and the value of each number that describes a tensor."""
+    yield from ((aten.sym_size.int, dim, size) for dim, size in enumerate(tensor.shape))
+    yield from ((aten.sym_stride.int, dim, step) for dim, step in enumerate(tensor.stride()))
 
 
 def hint_of(node: fx.Node) -> int:

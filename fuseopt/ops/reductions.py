@@ -279,8 +279,8 @@ def log_softmax_dispatched(call: Call, x: Expr, dim: int, half_to_float: bool) -
 def softmax_backward(call: Call, grad: Expr, y: Expr, dim: int, _: torch.dtype) -> Expr:
     """Gradient of softmax from its output y."""
     grad, y = call.floats(grad, y)
-    scaled = grad * y
-    return scaled - y * total(scaled, (dim,))
+    # Not grad * y - y * total: where most of y is in one place the two terms all but cancel.
+    return y * (grad - total(grad * y, (dim,)))
 
 
 @op(
@@ -294,7 +294,12 @@ def log_softmax_backward(call: Call, grad: Expr, y: Expr, dim: int, _: torch.dty
     return grad - exp(y) * total(grad, (dim,))
 
 
-@op("aten.count_nonzero.dim_IntList", form="reduce", samples=[sample(INTEGERS, [1])])
+@op(
+    "aten.count_nonzero.default",
+    "aten.count_nonzero.dim_IntList",
+    form="reduce",
+    samples=[sample(INTEGERS, [1]), sample(X, 1), sample(BOOLS)],
+)
 def count_nonzero(call: Call, x: Expr, dim: Dim = None) -> Expr:
     """How many elements are not zero."""
     over = dimensions(dim, x.rank)

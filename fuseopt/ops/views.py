@@ -223,6 +223,16 @@ def constant_pad(call: Call, x: Expr, pad: Sequence[Any], value: Any = 0) -> Exp
     return x
 
 
+@op("aten.pad.default", samples=[sample(X, [1, 2]), sample(X, [1, 2], "constant", 0.5)])
+def pad(
+    call: Call, x: Expr, pad: Sequence[Any], mode: str = "constant", value: float | None = None
+) -> Expr:
+    """Constant padding as it is called before dispatch."""
+    if mode != "constant":
+        raise NotExpressible(f"padding of mode {mode}")
+    return constant_pad(call, x, pad, value or 0)
+
+
 def _filler(call: Call, x: Expr, dim: int, width: int, value: Any) -> Expr | None:
     if width <= 0:
         return None
