@@ -305,6 +305,49 @@ def test_show_writes_a_file_that_runs_on_its_own(run, factory):
     assert "agrees with PyTorch" in done.stdout
 
 
+REPLACING = '''
+import torch
+from fuseopt.rule import Prewritten, Rule, register
+
+
+def scaled_softmax(x, bias):
+    return torch.softmax(2 * x + bias, -1)
+
+
+@register
+class BiasedSoftmax(Rule):
+    """Softmax of a value and a bias."""
+
+    @staticmethod
+    def pattern(x, bias):
+        return torch.softmax(x * 2 + bias, -1)
+
+    def kernel(self, match):
+        return Prewritten(scaled_softmax, ("x", "bias"))
+'''
+
+
+def test_rules_of_a_file_are_listed_and_used(run):
+    Path("rules.py").write_text(REPLACING)
+
+    listed = run("rules", "--rules", "rules.py")[1]
+    code, out, err = run("report", "models.py:function", "--rules", "rules.py")
+
+    assert "Softmax of a value and a bias." in listed
+    assert (code, err) == (0, [])
+    assert "biased_softmax" in out
+
+
+def test_show_has_no_kernel_for_what_a_rule_replaces(run):
+    Path("rules.py").write_text(REPLACING)
+
+    code, _, err = run("show", "models.py:function", "g0p0", "--rules", "rules.py")
+
+    assert code == USAGE
+    assert len(err) == 1
+    assert "runs what the rule biased_softmax has of its own" in err[0]
+
+
 # --- other commands ------------------------------------------------------------------------------
 
 

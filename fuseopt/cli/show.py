@@ -9,13 +9,14 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from fuseopt.cli.examine import Examination, examine
-from fuseopt.cli.kernels import Place, find_place, print_kernel
+from fuseopt.cli.kernels import Place, find_place, places, print_kernel
 from fuseopt.cli.options import Options
 from fuseopt.cli.output import check_writable, progress, show, write_text
 from fuseopt.cli.rules import load_rules
 from fuseopt.cli.standalone import standalone
 from fuseopt.cli.targets import load_target, parse_choices
 from fuseopt.config import Config, read_environment
+from fuseopt.errors import UsageError
 from fuseopt.events import Log
 from fuseopt.ir.text import kernel_text
 from fuseopt.report.build import build_report
@@ -32,6 +33,7 @@ def run_show(options: Options, region: str, output: str | None) -> int:
     with progress(log, options.target):
         target = load_target(options.target, choices)
         made = examine(target, config, read_environment(), log, run=False)
+    _refuse_replaced(made, region)
     place = find_place(made, region)
     if path is None:
         _print(made, place)
@@ -40,6 +42,17 @@ def run_show(options: Options, region: str, output: str | None) -> int:
     write_text(path, standalone(title, place.site, print_kernel(made, place.site)))
     show(Text(f"wrote {path}; run it with: python {path}"))
     return 0
+
+
+def _refuse_replaced(made: Examination, region: str) -> None:
+    """Raise `UsageError` for a region where a rule's own function runs instead of a kernel."""
+    generated = {p.region for p in places(made)}
+    for found in build_report(made.log).regions:
+        if region in (found.region, found.kernel) and found.region not in generated:
+            raise UsageError(
+                f"{found.region} runs what the rule {found.rule} has of its own: no kernel was "
+                "generated for it"
+            )
 
 
 def _print(made: Examination, place: Place) -> None:

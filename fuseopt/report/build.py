@@ -21,6 +21,7 @@ from fuseopt.events import (
     Measured,
     NodeInfo,
     NotFused,
+    NotReplayed,
     Reason,
     RegionFused,
     RolledBack,
@@ -130,6 +131,11 @@ class Report:
     def rolled_back(self) -> list[RolledBack]:
         """Kernels, or whole graphs, that were put back to the original operations."""
         return self.of(RolledBack)
+
+    @property
+    def not_replayed(self) -> list[NotReplayed]:
+        """Graphs that are not replayed as CUDA graphs, though that was asked for."""
+        return self.of(NotReplayed)
 
     @property
     def failures(self) -> list[str]:

@@ -120,6 +120,7 @@ SCHEMA: dict[str, Any] = {
             )
         ),
         fell_back=_list(_object(graph={"type": "integer"}, code=_TEXT, reason=_TEXT)),
+        not_replayed=_list(_object(graph=_COUNT, reason=_TEXT)),
         measured=_or_null(_object(device=_TEXT, seconds_before=_NUMBER, seconds=_NUMBER)),
         seconds={"type": "object", "additionalProperties": _NUMBER},
     ),
@@ -144,6 +145,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "graph_breaks": [asdict(b) for b in report.graph_breaks],
         "rolled_back": [asdict(r) for r in report.rolled_back],
         "fell_back": [asdict(f) for f in report.fell_back],
+        "not_replayed": [asdict(n) for n in report.not_replayed],
         "measured": asdict(report.measured) if report.measured is not None else None,
         "seconds": report.seconds,
     }

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fuseopt.events import KernelCompiled, NodeInfo, NotFused, NotReplayed, Reason, Verified
+from fuseopt.events import KernelCompiled, NodeInfo, NotFused, Reason, Verified
 from fuseopt.report.build import FusedRegion, Report
 from fuseopt.report.groups import MEANINGS, RegionGroup, RejectGroup, group_regions, group_rejects
 from fuseopt.report.shorten import (
@@ -90,7 +90,7 @@ def summary(report: Report) -> RenderableType:
         numbers = ranges(int(v.key.partition(":")[2]) for v in checks)
         worst = max(v.error for v in checks)
         grid.add_row("results", f"graph {numbers} agrees with the original, difference {worst:.1e}")
-    for refused in report.of(NotReplayed):
+    for refused in report.not_replayed:
         grid.add_row("not replayed", f"graph {refused.graph}: {refused.reason}")
     steps = [f"{n} {duration(s)}" for n, s in report.seconds.items() if s >= SHORTEST_STEP]
     if steps:

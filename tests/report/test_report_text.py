@@ -17,11 +17,12 @@ def text_of(*events: object) -> str:
 
 
 def test_the_summary_comes_first():
-    lines = str(build_report(full_log(), "a model")).splitlines()
+    text = str(build_report(full_log(), "a model"))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
 
     assert lines[0] == "a model"
-    assert lines[1] == "captured    2 graphs, 50 operations, 1 graph break"
-    assert lines[2] == "launches    26 → 22"
+    assert lines[1] == "captured 2 graphs, 50 operations, 1 graph break"
+    assert lines[2] == "launches 26 → 22"
     assert "4 kB → 2.4 kB in the fused parts (40% less)" in lines[3]
     assert "4 regions by 2 distinct kernels, 1 verified (interpreter), 1 rolled back" in lines[4]
 
@@ -88,15 +89,15 @@ def test_rolled_back_kernels_and_graph_breaks_are_said():
 
     assert "Rolled back: fused_mul disagrees with the operations it replaces" in text
     assert "Graph break at model.py:5: print is called" in text
+    assert "not replayed  graph 1: it runs on cpu" in text
 
 
 def test_times_and_resources_appear_where_they_were_measured():
-    text = str(build_report(full_log()))
+    text = " ".join(str(build_report(full_log())).split())
 
-    assert "one call    2 ms → 1 ms (2.00x) on a GPU" in text
-    assert "sm_90   32 registers, 0 spill instructions, 128 bytes of shared memory" in text
-    assert "whole model  " not in text
-    assert "results     graph 0 agrees with the original, difference 1.0e-06" in text
+    assert "one call 2 ms → 1 ms (2.00x) on a GPU" in text
+    assert "sm_90 32 registers, 0 spill instructions, 128 bytes of shared memory" in text
+    assert "results graph 0 agrees with the original, difference 1.0e-06" in text
 
 
 def test_every_line_fits_a_hundred_columns():
