@@ -14,7 +14,7 @@ import fuseopt
 from fuseopt.cli.output import show
 from fuseopt.config import read_environment
 
-PACKAGES = ("torch", "triton", "transformers", "timm", "numpy", "sympy")
+PACKAGES = ("triton", "transformers", "timm", "numpy", "sympy")
 VARIABLES = ("FUSEOPT_", "TRITON_", "TORCHDYNAMO_", "TORCH_COMPILE", "CUDA_VISIBLE_DEVICES")
 
 
@@ -32,6 +32,7 @@ def run_env() -> int:
 def _rows() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "fuseopt", lambda: fuseopt.__version__
     yield "python", lambda: f"{platform.python_version()} on {platform.platform()}"
+    yield "torch", lambda: torch.__version__
     for package in PACKAGES:
         yield package, lambda package=package: _version(package)  # type: ignore[misc]
     yield "devices", _devices
