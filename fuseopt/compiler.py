@@ -15,6 +15,7 @@ from fuseopt.config import Config, Environment
 from fuseopt.events import FellBack, Log, NotReplayed, Planned, Reason
 from fuseopt.graph.form import NormalisedGraph, copy_graph, written_inputs
 from fuseopt.graph.normalise import Compiled
+from fuseopt.graph.reinplace import reinplace
 from fuseopt.graph.splice import Call, splice
 from fuseopt.plan import Site, plan_graph
 from fuseopt.runtime.build import Builder
@@ -105,6 +106,7 @@ def emit_graph(graph: NormalisedGraph, made: Examined, config: Config, log: Log)
     """Return an examined graph as a function, which checks itself when it is first called."""
     calls = [*made.replaced, *calls_of(made.sites, made.kernels)]
     spliced = splice(graph.gm, calls)
+    reinplace(spliced)
     emitted = emit(spliced, f"graph_{graph.number}", made.device, graph.level)
     run: Compiled = emitted.run
     if config.verify and calls:
@@ -144,6 +146,7 @@ def with_source(run: Compiled, text: str) -> Compiled:
 def run_original(gm: fx.GraphModule) -> Compiled:
     """Return a graph's own operations as a function of a list of inputs, which it empties."""
     boxed = copy_graph(gm)
+    reinplace(boxed)
     boxed.graph.set_codegen(_BoxedCodeGen())
     boxed.recompile()
     return boxed.forward

@@ -94,7 +94,7 @@ def plan_graph(
     gm, number = graph.gm, graph.number
     split_losses(gm)
     with log.timed("fold", number):
-        verdicts = classify(gm.graph.nodes, device)
+        verdicts = classify(gm.graph, device)
         fold_constants(
             gm,
             lambda n: verdicts[n].role is Role.FREE,
@@ -104,7 +104,7 @@ def plan_graph(
         share_heads(gm)
     registry = registry_with(config.rules)
     with log.timed("grow", number):
-        verdicts = classify(gm.graph.nodes, device)
+        verdicts = classify(gm.graph, device)
         lowerings = Lowerings(
             lambda n: verdicts[n].role is Role.FREE or is_widening(n),
             round_like_eager=config.numerics == "eager",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -11,6 +10,7 @@ from torch import fx
 
 from fuseopt.events import Reason
 from fuseopt.graph.lift import lift, target_name, tensors_of
+from fuseopt.graph.reinplace import partial_updates
 from fuseopt.ops import OPS, NotExpressible
 from fuseopt.ops.declare import SUPPORTED_DTYPES
 
@@ -64,9 +64,13 @@ class Verdict:
     reason: str = ""
 
 
-def classify(nodes: Iterable[fx.Node], device: torch.device) -> dict[fx.Node, Verdict]:
+def classify(graph: fx.Graph, device: torch.device) -> dict[fx.Node, Verdict]:
     """Return the verdict on every node of a graph. Regions run on `device`."""
-    return {node: _verdict(node, device) for node in nodes}
+    verdicts = {node: _verdict(node, device) for node in graph.nodes}
+    for node in partial_updates(graph):
+        text = f"{target_name(node)} writes a part of an input, in place"
+        verdicts[node] = Verdict(Role.OPAQUE, Reason.MUTATION, text)
+    return verdicts
 
 
 def is_widening(node: fx.Node) -> bool:

@@ -36,6 +36,14 @@ _IN_PLACE: dict[OpOverload, OpOverload] = {
     aten.add.Tensor: aten.add_.Tensor,
     aten.mul.Tensor: aten.mul_.Tensor,
 }
+_WHOLE = frozenset(
+    {
+        aten.masked_fill.Scalar,
+        aten.masked_fill.Tensor,
+        aten.add.Tensor,
+        aten.mul.Tensor,
+    }
+)
 # Functional overloads that overwrite a view of their first argument with the second.
 _INTO_VIEW: dict[OpOverload, OpOverload] = {
     aten.slice_scatter.default: aten.slice.Tensor,
@@ -47,18 +55,37 @@ def reinplace(gm: fx.GraphModule) -> int:
     """Turn updates that end in a trailing `copy_` into in-place ones; return how many did."""
     changed = 0
     for write in gm.graph.find_nodes(op="call_function", target=aten.copy_.default):
-        target, value = write.args[:2]
-        order = {node: i for i, node in enumerate(gm.graph.nodes)}
-        chain = _updates(target, value)
-        if chain and all(_is_last_reader(node, target, order) for node in chain):
-            for node in chain:
-                _overwrite(gm.graph, node, target)
+        chain = _chain(write)
+        target = write.args[0]
+        assert isinstance(target, fx.Node)
+        for node in chain:
+            _overwrite(gm.graph, node, target)
+        if chain:
+            write.replace_all_uses_with(target)
             gm.graph.erase_node(write)
             changed += 1
     if changed:
         gm.graph.eliminate_dead_code()
         gm.recompile()
     return changed
+
+
+def partial_updates(graph: fx.Graph) -> set[fx.Node]:
+    """Return the updates that will go in place and write only a part of their input.
+
+    In a kernel they would write all of it.
+    """
+    writes = graph.find_nodes(op="call_function", target=aten.copy_.default)
+    return {n for write in writes for n in _chain(write) if n.target not in _WHOLE}
+
+
+def _chain(write: fx.Node) -> list[fx.Node]:
+    """Return the updates that a trailing `copy_` ends, where all of them can go in place."""
+    target, value = write.args[:2]
+    assert isinstance(target, fx.Node)
+    order = {node: i for i, node in enumerate(write.graph.nodes)}
+    chain = _updates(target, value)
+    return chain if all(_is_last_reader(node, target, order) for node in chain) else []
 
 
 def _updates(target: Any, value: Any) -> list[fx.Node]:

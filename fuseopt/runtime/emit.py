@@ -204,8 +204,10 @@ class _Emitting:
             bound = self._bind(kernel.name, kernel)
             self.lines.append(f"{name} = {bound}({', '.join(map(self._text, node.args))})")
             return
-        for tensor, param in zip(tensors, kernel.kernel.inputs, strict=True):
-            self._make_sure(tensor, _tuple(param.strides))
+        given = [
+            self._ready(tensor, _tuple(param.strides))
+            for tensor, param in zip(tensors, kernel.kernel.inputs, strict=True)
+        ]
         built = kernel.for_sizes(())
         launch = self._bind(kernel.name, built.launch)
         empty = self._bind("empty", _ALLOCATE[self.device.type])
@@ -220,27 +222,33 @@ class _Emitting:
             device = self._text(self.device)
             made = f"torch.zeros({words}, dtype=torch.int32, device={device})"
             self.lines.append(f"{extra[0]} = {made}")
-        arguments = ", ".join([*map(self._text, tensors), *outputs, *extra])
+        arguments = ", ".join([*given, *outputs, *extra])
         self.lines.append(f"{launch}({built.grid({})}, 1, 1, stream, {arguments})")
-        if extra:
-            self.lines.append(f"del {extra[0]}")
+        done = extra + [g for g, t in zip(given, tensors, strict=True) if g != self.names[t]]
+        if done:
+            self.lines.append(f"del {', '.join(dict.fromkeys(done))}")
         if len(outputs) == 1:
             self.names[node] = outputs[0]
         else:
             self.parts[node] = outputs
 
-    def _make_sure(self, tensor: fx.Node, strides: str) -> None:
-        """Emit what brings a kernel's input to the layout that the kernel was built for."""
+    def _ready(self, tensor: fx.Node, strides: str) -> str:
+        """Emit what brings a kernel's input to the layout it was built for; return its name."""
         name = self.names[tensor]
-        lines = []
+        steps = []
         if self._may_differ(tensor):
             restride = self._bind("restride", restrided)
-            lines.append(f"if {name}.stride() != {strides}: {name} = {restride}({name}, {strides})")
+            steps.append((f"{{0}}.stride() != {strides}", f"{restride}({{0}}, {strides})"))
         if _may_be_misaligned(tensor):
-            lines.append(
-                f"if {name}.data_ptr() & 15: {name} = {self._bind('realign', realign)}({name})"
-            )
+            steps.append(("{0}.data_ptr() & 15", f"{self._bind('realign', realign)}({{0}})"))
+        if not steps:
+            return name
+        if _is_written(tensor):  # the name must go on standing for the memory that is written
+            name = self._fresh("ready")
+            self.lines.append(f"{name} = {self.names[tensor]}")
+        lines = [f"if {test}: {{0}} = {change}".format(name) for test, change in steps]
         self.lines.extend(line for line in lines if line not in self.lines)
+        return name
 
     def _may_differ(self, node: fx.Node) -> bool:
         """Whether a tensor's strides may be others than its metadata says."""
@@ -316,6 +324,20 @@ class _Emitting:
 
 def _is_kernel(node: fx.Node) -> bool:
     return isinstance(node.target, RegionKernel)
+
+
+def _is_written(node: fx.Node) -> bool:
+    """Whether an op writes to a tensor, directly or through a view of it."""
+    for user in node.users:
+        if not isinstance(user.target, OpOverload):
+            continue
+        schema = user.target._schema
+        if schema.is_mutable and user.args[0] is node:
+            return True
+        is_view = any(r.alias_info is not None for r in schema.returns)
+        if is_view and _is_written(user):
+            return True
+    return False
 
 
 def _may_be_misaligned(node: fx.Node) -> bool:

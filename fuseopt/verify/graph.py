@@ -20,7 +20,7 @@ from fuseopt.errors import VerificationError
 from fuseopt.events import Log, Reason, RolledBack, Verified
 from fuseopt.graph.form import written_inputs
 from fuseopt.verify.compare import within
-from fuseopt.verify.truth import run_truth
+from fuseopt.verify.truth import run_truth, widened
 
 Run = Callable[[list[Any]], Sequence[Any]]
 
@@ -58,8 +58,14 @@ class FirstCallCheck:
             expected = self.original(list(given))
         _restore(states)
         again = _unshared(args, self.graph)
+        kept = list(args)
         results = self.run(args)
-        verdict = self._judge(results, expected, again)
+        written = sorted(written_inputs(self.graph))
+        verdict = self._judge(
+            (*results, *(kept[i] for i in written)),
+            (*expected, *(given[i] for i in written)),
+            again,
+        )
         self.log.record(verdict)
         if verdict.passed:
             return results
@@ -67,6 +73,8 @@ class FirstCallCheck:
         if self.strict:
             raise VerificationError(f"graph {self.number}: {verdict.detail}")
         self.run = self.original
+        for i in written:
+            kept[i].copy_(given[i])
         return expected
 
     def _judge(
@@ -90,8 +98,10 @@ class FirstCallCheck:
         return Verified(key, False, "first call", error, 0.0, limit, text)
 
     def _truth(self, inputs: list[Any]) -> Sequence[Any] | None:
+        inputs = [widened(i) for i in inputs]
         try:
-            return run_truth(self.graph, inputs)
+            results = run_truth(self.graph, inputs)
+            return (*results, *(inputs[i] for i in sorted(written_inputs(self.graph))))
         except (RuntimeError, torch.OutOfMemoryError, NotImplementedError):
             return None  # some op has no float64 form
 

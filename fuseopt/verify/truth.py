@@ -23,7 +23,7 @@ def run_reference(gm: fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.Tens
 def run_truth(gm: fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     """Run a reference graph with every floating-point value in float64."""
     with torch.no_grad():
-        return tuple(_Float64(gm).run(*map(_widened, inputs)))
+        return tuple(_Float64(gm).run(*map(widened, inputs)))
 
 
 class _Float64(fx.Interpreter):
@@ -31,21 +31,22 @@ class _Float64(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         args = fx.map_arg(args, lambda n: n)
-        args = tuple(_widened(a) for a in args)
+        args = tuple(widened(a) for a in args)
         place = _HALF_TO_FLOAT.get(target)
         if place is not None:
             args = (*args[:place], False, *args[place + 1 :])
-        return super().call_function(target, args, {k: _widened(v) for k, v in kwargs.items()})
+        return super().call_function(target, args, {k: widened(v) for k, v in kwargs.items()})
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return _widened(super().get_attr(target, args, kwargs))
+        return widened(super().get_attr(target, args, kwargs))
 
 
-def _widened(value: Any) -> Any:
+def widened(value: Any) -> Any:
+    """Return floating-point tensors and dtypes in float64, anything else as given."""
     if isinstance(value, torch.Tensor):
         return value.double() if value.dtype.is_floating_point else value
     if isinstance(value, torch.dtype):
         return torch.float64 if value.is_floating_point else value
     if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
-        return type(value)(map(_widened, value))
+        return type(value)(map(widened, value))
     return value
