@@ -95,7 +95,8 @@ class _Walk:
     """Nodes from a root back to the values where its match ends.
 
     visited: the nodes between. reached: the node through which each end was met, conversions
-    of it passed over. root: the last node that only converts what the root computes.
+    of it passed over, one of the root's shape if there is one. root: the last node that only
+    converts what the root computes.
     """
 
     def __init__(self, subject: Subject, start: fx.Node, ends: set[Expr]) -> None:
@@ -135,7 +136,13 @@ class _Walk:
     def _reach(self, value: Expr, node: fx.Node) -> None:
         while _only_converts(self.subject, node):
             node = node.all_input_nodes[0]
-        self.reached.setdefault(value, node)
+        known = self.reached.get(value)
+        if known is None or (not self._has_root_shape(known) and self._has_root_shape(node)):
+            self.reached[value] = node
+
+    def _has_root_shape(self, node: fx.Node) -> bool:
+        values = self.subject.values
+        return node in values and values[node].shape == values[self.root].shape
 
 
 def _only_converts(subject: Subject, node: fx.Node) -> bool:

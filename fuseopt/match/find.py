@@ -28,6 +28,8 @@ class Found:
     """A match with the rule and the bindings it came from.
 
     plain: whether parameters stand for values, or sums and products of some.
+    loose: how many operations there are less than nodes, since a parameter stands for several
+        operands that no node puts together.
     """
 
     match: Match
@@ -35,6 +37,7 @@ class Found:
     pattern: Pattern
     bindings: Bindings
     plain: bool
+    loose: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,10 @@ class Search:
                     continue
                 made = match_of(self.subject, rule, pattern, root, *bindings)
                 if rule().applies(made):
-                    yield Found(made, rule, pattern, bindings[0], _is_plain(root, bindings[0]))
+                    terms = [b.term for b in bindings[0].captures.values()]
+                    plain = not any(_is_composite(root, t) for t in terms)
+                    loose = sum(_loose_operands(root, t) for t in terms)
+                    yield Found(made, rule, pattern, bindings[0], plain, loose)
 
     def bind(
         self, rule: type[Rule], pattern: Pattern, root: Root, *, partly: bool
@@ -158,13 +164,15 @@ class Search:
         self.nearest = NearMiss(rule, pattern, root, miss, (*nodes, root.node), score)
 
 
-def _preference(found: Found) -> tuple[bool, bool, int]:
-    return not found.match.is_exact, not found.plain, -len(found.match.nodes)
+def _preference(found: Found) -> tuple[bool, bool, int, int]:
+    size = len(found.match.nodes) - found.loose
+    return not found.match.is_exact, not found.plain, -size, found.loose
 
 
-def _is_plain(root: Root, bindings: Bindings) -> bool:
-    terms = [b.term for b in bindings.captures.values()]
-    return not any(_is_composite(root, term) for term in terms)
+def _loose_operands(root: Root, term: Term) -> int:
+    if root.shadow.is_value(term) or not isinstance(term, (Add, Mul)):
+        return 0
+    return len(term.operands) - 1 + sum(_loose_operands(root, o) for o in term.operands)
 
 
 def _is_composite(root: Root, term: Term) -> bool:

@@ -293,6 +293,7 @@ _FUNCTIONS: dict[str, Function] = {
     "gt": lambda table, a, b: apply(table, "lt", (b, a)),
     "le": _at_most,
     "ge": lambda table, a, b: _at_most(table, b, a),
+    "is_nan": lambda table, x: table.literal(0.0),  # a real number is one
     "not": _not,
     "and": _and,
     "or": _or,

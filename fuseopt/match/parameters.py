@@ -61,14 +61,14 @@ class Parameter:
 
 def parameters_of(function: Callable[..., Any], owner: str) -> tuple[Parameter, ...]:
     """Return a pattern's parameters; `RuleError` says what is wrong with its signature."""
+    if not inspect.isfunction(function):
+        raise RuleError(f"{owner}: {function!r} is not a Python function")
     try:
         signature = inspect.signature(function, eval_str=True)
     except NameError as error:
         raise RuleError(
             f"{owner}: an annotation of {function.__name__} names what is not there: {error}"
         ) from None
-    except (TypeError, ValueError):
-        raise RuleError(f"{owner}: {function!r} is not a Python function") from None
     if not signature.parameters:
         raise RuleError(f"{owner}: {function.__name__} has no parameters, so nothing to match")
     return tuple(_parameter(p, function, owner) for p in signature.parameters.values())

@@ -83,7 +83,7 @@ class Pattern:
 def lift_pattern(function: Callable[..., Any], parameters: Sequence[Parameter]) -> Pattern:
     """Return a pattern function as a pattern. `RuleError` says what is wrong with it."""
     recording = record(function, parameters)
-    exprs = _Lifting(function, recording).run()
+    exprs = lift_recording(function, recording)
     results = [exprs[r.number] for r in recording.results]
     erasure = Erasure()
     shadow = _PatternShadow(
@@ -108,6 +108,11 @@ def lift_pattern(function: Callable[..., Any], parameters: Sequence[Parameter]) 
         traits_of(shadow.table, root),
         functools.cache(lambda: _lines(function, recording, exprs, shadow)),
     )
+
+
+def lift_recording(function: Callable[..., Any], recording: Recording) -> dict[int, Expr]:
+    """Return the expressions of a recording's tensors, by number."""
+    return _Lifting(function, recording).run()
 
 
 class _PatternShadow(Shadow):

@@ -23,7 +23,7 @@ from fuseopt.match.terms import Load, Mul, Term
 if TYPE_CHECKING:
     from fuseopt.match.unify import Matcher
 
-MOST_OPENED = 3  # shared values written out in one product or sum
+MOST_OPENED = 2  # shared values written out in one product or sum
 
 Factors = tuple[tuple[Term, float], ...]
 

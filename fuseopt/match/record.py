@@ -59,14 +59,17 @@ class Recording:
 
 
 def record_once(
-    function: Callable[..., Any], parameters: Sequence[Parameter], sizes: Mapping[str, int]
+    function: Callable[..., Any],
+    parameters: Sequence[Parameter],
+    sizes: Mapping[str, int],
+    rows: int = 1,
 ) -> Recording:
     """Run a pattern once, at given sizes."""
     recording = Recording([])
     arguments: dict[str, Any] = {}
     tensors: list[torch.Tensor] = []
     for number, parameter in enumerate(parameters):
-        value = _argument(parameter, number, sizes, recording)
+        value = _argument(parameter, number, sizes, rows, recording)
         arguments[parameter.name] = value
         if isinstance(value, torch.Tensor):
             tensors.append(value)
@@ -99,7 +102,7 @@ def line_text(function: Callable[..., Any], line: int) -> str:
 
 
 def _argument(
-    parameter: Parameter, number: int, sizes: Mapping[str, int], recording: Recording
+    parameter: Parameter, number: int, sizes: Mapping[str, int], rows: int, recording: Recording
 ) -> Any:
     count = sizes[FEATURES]
     match parameter.kind:
@@ -116,9 +119,9 @@ def _argument(
         case "row" | "channel":
             return torch.full((count,), 0.75, dtype=torch.float64)
         case "mask":
-            return torch.ones(1, count, dtype=torch.bool)
+            return torch.ones(rows, count, dtype=torch.bool)
         case _:
-            return torch.full((1, count), 0.75, dtype=torch.float64)
+            return torch.full((rows, count), 0.75, dtype=torch.float64)
 
 
 class _Recorder(TorchDispatchMode):

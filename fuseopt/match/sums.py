@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fuseopt.match import constants
-from fuseopt.match.algebra import add, as_product, split_coefficient
+from fuseopt.match.algebra import add, as_product, multiply, split_coefficient
 from fuseopt.match.bindings import Bindings
 from fuseopt.match.constants import Constant
 from fuseopt.match.folds import opened
@@ -48,14 +48,33 @@ def match_sum(
     matcher: Matcher, pattern: Add, site: Term, bindings: Bindings, *, partly: bool
 ) -> Iterator[Bindings]:
     """Match a sum."""
-    const, left = _summands(matcher, site)
-    state = _Sum(pattern.const, pattern.parts, const, left, partly)
     found = False
-    for result in _sum(matcher, state, bindings):
-        found = True
-        yield result
+    shown = opened(matcher.table, site) if isinstance(site, Load) else None
+    product = site if shown is None else shown
+    for const, left in (_summands(matcher, site), *_multiplied_out(matcher, product)):
+        if found:
+            return
+        state = _Sum(pattern.const, pattern.parts, const, left, partly)
+        for result in _sum(matcher, state, bindings):
+            found = True
+            yield result
     if not found:
         matcher.fail(pattern, site, bindings)
+
+
+def _multiplied_out(matcher: Matcher, site: Term) -> Iterator[tuple[Constant, Parts]]:
+    """A product x * (1 + y) as the sum x + x * y: a common factor went out of it."""
+    coefficient, factors = as_product(site)
+    for place, (total, power) in enumerate(factors):
+        if not isinstance(total, Add) or power != 1 or len(factors) == 1:
+            continue
+        others = (*factors[:place], *factors[place + 1 :])
+        rest = multiply(matcher.table, 1.0, others)
+        parts = [(rest, constants.times(coefficient, total.const))]
+        for term, own in total.parts:
+            made = multiply(matcher.table, 1.0, [(rest, 1.0), (term, 1.0)])
+            parts.append((made, constants.times(coefficient, own)))
+        yield 0.0, tuple((t, c) for t, c in parts if not constants.is_zero(c))
 
 
 def _summands(matcher: Matcher, site: Term) -> tuple[Constant, Parts]:
@@ -64,6 +83,9 @@ def _summands(matcher: Matcher, site: Term) -> tuple[Constant, Parts]:
     if isinstance(site, Literal):
         return site.value, ()
     coefficient, bare = split_coefficient(matcher.table, site)
+    if isinstance(bare, Add):
+        parts = tuple((t, constants.times(coefficient, c)) for t, c in bare.parts)
+        return constants.times(coefficient, bare.const), parts
     return 0.0, ((bare, coefficient),)
 
 
@@ -157,6 +179,11 @@ def _open_part(
         scaled = constants.times(own, inverse)
         for result in with_coefficient(matcher, capture, scaled, ((term, 1.0),), bindings):
             yield from _sum(matcher, replace(state, left=left), result)
+        shifted = add(matcher.table, constants.times(state.site_const, inverse), [(term, scaled)])
+        if not constants.is_zero(state.site_const) and matcher.is_value(shifted):
+            without = replace(state, left=left, site_const=0.0)
+            for result in matcher.capture(capture, shifted, bindings):
+                yield from _sum(matcher, without, result)
 
 
 def _end_sum(matcher: Matcher, state: _Sum, bindings: Bindings) -> Iterator[Bindings]:

@@ -37,7 +37,7 @@ from fuseopt.match.terms import (
     Term,
 )
 
-MOST_STEPS = 4000
+MOST_STEPS = 1000
 
 
 @dataclass(frozen=True, slots=True)
