@@ -12,8 +12,8 @@ from torch.fx.graph import _BoxedCodeGen
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fuseopt.config import Config, Environment
-from fuseopt.events import FellBack, Log, NotReplayed, Planned, Reason
-from fuseopt.graph.form import NormalisedGraph, copy_graph, written_inputs
+from fuseopt.events import FellBack, Log, NotReplayed, Planned, Reason, Spliced
+from fuseopt.graph.form import NormalisedGraph, copy_graph, count_kernels, written_inputs
 from fuseopt.graph.normalise import Compiled
 from fuseopt.graph.reinplace import reinplace
 from fuseopt.graph.splice import Call, splice
@@ -60,13 +60,15 @@ def examine_graph(
 class Examined:
     """The sites of a graph, and the kernels of those that are in use, by structural key.
 
-    replaced: calls that rules put in place of matches.
+    spliced: the graph with its kernels, and what rules put in place of matches, called in it.
+    changed: whether anything is.
     """
 
     device: torch.device
     sites: tuple[Site, ...]
     kernels: Kernels
-    replaced: tuple[Call, ...] = ()
+    spliced: fx.GraphModule
+    changed: bool
 
 
 def _examine(
@@ -85,7 +87,16 @@ def _examine(
     if device.type == "cuda" and environment.tune:
         kernels = drop_slower(plan.sites, kernels, builder, graph.number, log)
     record_sites(plan.sites, kernels, graph.number, log)
-    return Examined(device, plan.sites, kernels, tuple(replacing.calls))
+    calls = [*replacing.calls, *calls_of(plan.sites, kernels)]
+    spliced = _spliced(graph, calls, log)
+    return Examined(device, plan.sites, kernels, spliced, bool(calls))
+
+
+def _spliced(graph: NormalisedGraph, calls: Sequence[Call], log: Log) -> fx.GraphModule:
+    """Return the graph with calls in place, and record how many kernels that leaves."""
+    spliced = splice(graph.gm, calls)
+    log.record(Spliced(graph.number, count_kernels(spliced) + len(calls)))
+    return spliced
 
 
 def _compile(
@@ -98,18 +109,18 @@ def _compile(
         for event in plan.rest:
             log.record(event)
         record_sites(plan.sites, {}, graph.number, log, planned=True)
+        planned = dict.fromkeys((s.region.key for s in plan.sites), run_original)
+        _spliced(graph, calls_of(plan.sites, planned), log)
         return run_original(graph.gm)
     return emit_graph(graph, _examine(graph, config, environment, log), config, log)
 
 
 def emit_graph(graph: NormalisedGraph, made: Examined, config: Config, log: Log) -> Compiled:
     """Return an examined graph as a function, which checks itself when it is first called."""
-    calls = [*made.replaced, *calls_of(made.sites, made.kernels)]
-    spliced = splice(graph.gm, calls)
-    reinplace(spliced)
-    emitted = emit(spliced, f"graph_{graph.number}", made.device, graph.level)
+    reinplace(made.spliced)
+    emitted = emit(made.spliced, f"graph_{graph.number}", made.device, graph.level)
     run: Compiled = emitted.run
-    if config.verify and calls:
+    if config.verify and made.changed:
         original = run_original(graph.gm)
         run = FirstCallCheck(run, original, graph.gm, graph.number, log, config.strict)
     if config.mode == "reduce-overhead":

@@ -146,6 +146,14 @@ class FellBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Spliced:
+    """A graph with its kernels in place starts this many kernels in a call."""
+
+    graph: int
+    launches: int
+
+
+@dataclass(frozen=True, slots=True)
 class NotReplayed:
     """A graph is not replayed as a CUDA graph, though `mode="reduce-overhead"` asks for it."""
 
@@ -198,6 +206,7 @@ Event = (
     | Verified
     | RolledBack
     | FellBack
+    | Spliced
     | NotReplayed
     | Timed
     | KernelCompiled

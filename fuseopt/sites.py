@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,7 +121,7 @@ def drop_slower(
     return kept
 
 
-def calls_of(sites: Sequence[Site], kernels: Kernels) -> list[Call]:
+def calls_of(sites: Sequence[Site], kernels: Mapping[str, Callable[..., Any]]) -> list[Call]:
     """Return what is to be spliced in: a call for each site whose kernel is in use."""
     return [
         Call(

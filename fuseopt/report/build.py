@@ -25,6 +25,7 @@ from fuseopt.events import (
     Reason,
     RegionFused,
     RolledBack,
+    Spliced,
     Timed,
     Verified,
 )
@@ -107,7 +108,7 @@ class Report:
             graph_breaks=len(self.graph_breaks),
             operations=sum(g.nodes for g in graphs),
             launches_before=before,
-            launches_after=before - sum(r.launches_saved for r in self.regions),
+            launches_after=_launches_after(graphs, self.of(Spliced)),
             bytes_before=sum(r.bytes_before for r in self.regions),
             bytes_after=sum(r.bytes_after for r in self.regions),
             regions=len(self.regions),
@@ -254,3 +255,8 @@ def _places(regions: list[FusedRegion]) -> str:
 
 def _module(nodes: tuple[NodeInfo, ...]) -> str:
     return nodes[-1].module or "the model itself"
+
+
+def _launches_after(graphs: list[GraphCaptured], spliced: list[Spliced]) -> int:
+    known = {s.graph: s.launches for s in spliced}
+    return sum(known.get(g.graph, g.kernels_before) for g in graphs)
