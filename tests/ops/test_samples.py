@@ -82,11 +82,11 @@ def cases() -> list[Any]:
 
 @pytest.mark.parametrize(("target", "sample"), cases())
 def test_lowered_definition_equals_aten(target: str, sample: Sample) -> None:
-    nodes, tensors, result = one_node_graph(target, sample)
+    nodes, _, result = one_node_graph(target, sample)
     lifted = lift(nodes)
     made = lifted.exprs[nodes[0]]
     exprs = made if isinstance(made, tuple) else (made,)
-    wanted = [t for t in (result if isinstance(result, (tuple, list)) else (result,))]
+    wanted = list(result) if isinstance(result, (tuple, list)) else [result]
     inputs = [n.meta["val"] for n in lifted.inputs]
     params = [TensorParam(t.dtype, tuple(t.shape), tuple(t.stride())) for t in inputs]
 
