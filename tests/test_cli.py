@@ -15,6 +15,7 @@ from torch import nn
 import fuseopt
 from fuseopt.cli import main
 from fuseopt.cli.app import FAILED, USAGE
+from fuseopt.cli.targets import Choices, load_target
 from fuseopt.report.json import SCHEMA
 
 MODELS = """
@@ -181,6 +182,16 @@ def test_report_reads_saved_programs(run):
     assert code == 0
     assert "model.pt2: saved program, cpu" in out
     assert "layer_norm" in out
+
+
+def test_a_saved_program_moves_to_the_device_asked_for(tmp_path):
+    program = torch.export.export(nn.LayerNorm(8), (torch.randn(2, 8),))
+    torch.export.save(program, tmp_path / "model.pt2")
+
+    target = load_target(str(tmp_path / "model.pt2"), Choices(device=torch.device("meta")))
+
+    tensors = [*target.args, *target.model.state_dict.values()]
+    assert {t.device.type for t in tensors} == {"meta"}
 
 
 def test_json_and_html_files_hold_the_report(run):

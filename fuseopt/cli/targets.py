@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.export.passes import move_to_device_pass
 from torch.utils import _pytree as pytree
 
 from fuseopt.cli.options import FORMS, Options
@@ -155,6 +156,8 @@ def _load_saved(path: str, choices: Choices) -> Target:
     if choices.dtype is not None or choices.settings:
         raise UsageError(f"--dtype and --set do not apply to {path}, which is already captured")
     program = load_program(path)
+    if any(t.device.type != choices.device.type for t in program.state_dict.values()):
+        program = move_to_device_pass(program, choices.device)
     args, kwargs = program.example_inputs or ((), {})
     has_data = program.example_inputs is not None
     return Target(Path(path).name, program, args, kwargs, "saved program", has_data=has_data)
