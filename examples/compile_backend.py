@@ -1,10 +1,12 @@
-"""Use fuseopt as a backend of torch.compile, which finds it by name.
+"""Use fuseopt as a backend of torch.compile, which finds it by name, and see what it did.
 
 python examples/compile_backend.py
 """
 
 import torch
 import torch.nn.functional as F
+
+import fuseopt  # only for the report; the backend is found without it
 
 
 def attention_scores(query, key, mask):
@@ -21,12 +23,14 @@ def main():
         torch.ones(64, 64, device=device).triu(1).bool(), float("-inf")
     )
 
-    compiled = torch.compile(attention_scores, backend="fuseopt", options={"numerics": "fp32"})
+    log = fuseopt.Log()
+    compiled = torch.compile(attention_scores, backend="fuseopt", options={"log": log})
     with torch.no_grad():
         expected = attention_scores(query, key, mask)
         result = compiled(query, key, mask)
 
     difference = (result - expected).abs().max().item()
+    print(fuseopt.Report.from_log(log))
     print(f"largest difference from the original: {difference:.1e}")
     return difference
 

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 
+import fuseopt
+
 
 class Block(nn.Module):
     def __init__(self) -> None:
@@ -168,3 +170,22 @@ def test_a_hook_added_after_the_first_call_runs(x):
 
     assert seen == [1]
     assert torch._dynamo.config.skip_nnmodule_hook_guards  # nothing global was changed
+
+
+@torch.no_grad()
+def test_a_log_given_as_option_explains_what_happened(x):
+    log = fuseopt.Log()
+    compiled = torch.compile(Block().eval(), backend="fuseopt", options={"log": log})
+    compiled(x)
+
+    report = fuseopt.Report.from_log(log, "block")
+
+    assert report.subject == "block"
+    assert any("layer_norm" in n.op for r in report.regions for n in r.nodes)
+
+
+@torch.no_grad()
+def test_something_else_as_log_is_an_error(x):
+    compiled = torch.compile(Block().eval(), backend="fuseopt", options={"log": [1]})
+    with pytest.raises(BackendCompilerFailed, match=r"log takes a fuseopt\.Log, not list"):
+        compiled(x)

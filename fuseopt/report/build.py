@@ -93,6 +93,11 @@ class Report:
     events: tuple[Event, ...]
     subject: str = ""
 
+    @classmethod
+    def from_log(cls, log: Log, subject: str = "") -> Report:
+        """Return the report of a log so far: for users of the `torch.compile` backend."""
+        return build_report(log, subject)
+
     def of(self, kind: type[EventT]) -> list[EventT]:
         """Return the events of one kind, oldest first."""
         return [e for e in self.events if isinstance(e, kind)]
