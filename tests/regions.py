@@ -93,20 +93,25 @@ class Case:
             assert verdict.passed, verdict
 
 
-def case(
-    function: Function, *args: torch.Tensor, dynamic: bool = False, eagerly: bool = False
-) -> Case:
-    """All operations of a function as one region, whose outputs are the results below any views.
+def region_of(gm: fx.GraphModule, *, eagerly: bool = False) -> Region:
+    """All operations of a graph as one region, whose outputs are the results below any views.
 
     eagerly: round where the original rounds.
     """
-    gm = trace(function, *args, dynamic=dynamic)
     calls = [n for n in gm.graph.nodes if n.op == "call_function"]
     nodes = [n for n in calls if not is_free(n) and "sym_size" not in str(n.target)]
     outputs = [_computed(n) for n in gm.graph.output_node().args[0]]
     gm.graph.output_node().args = (tuple(outputs),)
     gm.recompile()
-    region = Lowerings(is_free, round_like_eager=eagerly).lower_region(nodes, outputs)
+    return Lowerings(is_free, round_like_eager=eagerly).lower_region(nodes, outputs)
+
+
+def case(
+    function: Function, *args: torch.Tensor, dynamic: bool = False, eagerly: bool = False
+) -> Case:
+    """A function as one region, with what PyTorch gives for it."""
+    gm = trace(function, *args, dynamic=dynamic)
+    region = region_of(gm, eagerly=eagerly)
     with torch.no_grad():
         return Case(gm, region, args, tuple(gm(*args)))
 
@@ -129,19 +134,21 @@ def lowered(function: Function, *args: torch.Tensor, **options: bool) -> Case:
     return made
 
 
-def candidates(made: Case, *, interpreted: bool = True) -> list[Candidate]:
-    """Every candidate that code generation offers a device for a region."""
-    collapsed = collapse(made.kernel, made.sizes)
+def candidates(kernel: LoopKernel, sizes: Sizes, *, interpreted: bool = True) -> list[Candidate]:
+    """Every candidate that code generation offers a device for a kernel."""
+    collapsed = collapse(kernel, sizes)
     return [
         _candidate(collapsed, schedule, "kernel", "", interpreted)
-        for schedule in schedules(collapsed, made.sizes)
+        for schedule in schedules(collapsed, sizes)
     ]
 
 
-def under(made: Case, choose: Callable[[LoopKernel], Schedule]) -> Candidate:
+def under(
+    made: Case, choose: Callable[[LoopKernel], Schedule], *, interpreted: bool = True
+) -> Candidate:
     """A region's kernel under a schedule that is made from its collapsed axes."""
     collapsed = collapse(made.kernel, made.sizes)
-    return _candidate(collapsed, choose(collapsed), "kernel", "", True)
+    return _candidate(collapsed, choose(collapsed), "kernel", "", interpreted)
 
 
 def blank(kernel: LoopKernel, sizes: Sizes) -> list[torch.Tensor]:

@@ -183,8 +183,12 @@ class Expressions:
         primitive = PRIMITIVES[name]
         if primitive.gives_bool and all(isinstance(a, (Coordinate, Number)) for a in args):
             return primitive.spelling.format(*map(self._compared, args))
-        numbers_only = all(isinstance(a, Number) for a in args[1 if name == "where" else 0 :])
-        texts = [self.typed(a) if numbers_only else self.name_of(a) for a in args]
+        compared = args[1 if name == "where" else 0 :]
+        # An operator takes a literal in its other operand's type; a function makes it 32 bits wide.
+        literal = primitive.spelling.startswith("(") or compared[0].dtype in _LITERALS
+        numbers_only = all(isinstance(a, Number) for a in compared)
+        spelled = self.name_of if literal and not numbers_only else self.typed
+        texts = [spelled(a) for a in args]
         if self.fast:
             quick = fast_spelling(value, texts, self.inner_axes)
             if quick is not None:
@@ -271,6 +275,9 @@ class Expressions:
             case _:
                 inner, divisor = atom.index, atom.divisor  # type: ignore[attr-defined]
                 return f"(({self.index(inner)}) % {spell.size(divisor)})"
+
+
+_LITERALS = (torch.bool, torch.int32, torch.int64, torch.float32)
 
 
 def roots_of(store: Store) -> tuple[Value, ...]:

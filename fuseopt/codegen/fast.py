@@ -29,7 +29,7 @@ def _quotient(a, b):
 def _tanh(x):
     """Hyperbolic tangent; two terms of its series where 1 - 2 / (e ** 2x + 1) cancels."""
     far = 1.0 - _quotient(2.0, tl.exp(2.0 * x) + 1.0)
-    return tl.where(tl.abs(x) < 0.02, x - x * x * x * 0.33333334, far)
+    return tl.where(tl.abs(x) < 0.02, x * (1.0 - x * x * 0.33333334), far)
 ''',
     "_erf": '''
 @triton.jit
@@ -51,8 +51,8 @@ def _anew_{size}(x):
     return {result}
 '''
 _MOVE = (
-    'tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, '
-    "pack={pack})"
+    'tl.inline_asm_elementwise("mov.b{bits} $0, $1;", "={kind},{kind}", [x], dtype=x.dtype, '
+    "is_pure=False, pack={pack})"
 )
 
 
@@ -108,8 +108,9 @@ def helper_functions(lines: list[str], *, interpreted: bool) -> str:
         wanted.add("_quotient")
     divide = "a / b" if interpreted else "libdevice.fast_dividef(a, b)"
     found = [HELPERS[name].replace("{divide}", divide) for name in HELPERS if name in wanted]
-    for size in (1, 2, 4):
+    for size in (1, 2, 4, 8):
         if f"_anew_{size}(" in body:
-            move = "x" if interpreted else _MOVE.format(pack=4 // size)
+            register = {"bits": 64, "kind": "l"} if size == 8 else {"bits": 32, "kind": "r"}
+            move = "x" if interpreted else _MOVE.format(pack=max(1, 4 // size), **register)
             found.append(_ANEW.format(size=size, result=move))
     return "\n".join(found)

@@ -33,7 +33,8 @@ class PairEmitter:
         assign = self.printer.assign_row
         if isinstance(pair, OnlineSoftmax):
             assign(pair.maximum, first)
-            assign(pair.total, second)
+            # A row that is -inf throughout was summed as if its maximum were 0.
+            assign(pair.total, f'tl.where({first} == float("-inf"), float("nan"), {second})')
             return
         assign(pair.total, f"{first} * {self.printer.number(pair.count)}")
         assign(pair.away, second)
@@ -70,7 +71,7 @@ class PairEmitter:
         for text in scores:
             names.append(fresh())
             line(f"{names[-1]} = {text}")
-            line(f"{new} = tl.maximum({new}, {names[-1]})")
+            line(f"{new} = {COMBINES[pair.maximum.combine].step.format(new, names[-1])}")
         # Where all is -inf so far there is nothing to rescale, and exp(-inf - -inf) is NaN.
         line(f'{shift} = tl.where({new} == float("-inf"), 0.0, {new})')
         parts = " + ".join(f"tl.exp({name} - {shift})" for name in names)
@@ -106,7 +107,7 @@ class PairEmitter:
         if isinstance(pair, OnlineSoftmax):
             top, total = state
             shift = fresh()
-            line(f"{first} = {reduced('max_number', top)}")
+            line(f"{first} = {reduced(pair.maximum.combine, top)}")
             line(f'{shift} = tl.where({first} == float("-inf"), 0.0, {first})')
             line(f"{second} = {reduced('sum', f'{total} * tl.exp({top} - {shift})')}")
             return first, second
@@ -123,7 +124,8 @@ class PairEmitter:
         """The state of a pair over the tiles that this program holds."""
         printer = self.printer
         if isinstance(pair, OnlineSoftmax):
-            top = self._over_tiles(pair.maximum, "max_number", lambda: printer.name_of(pair.scores))
+            combine = pair.maximum.combine
+            top = self._over_tiles(pair.maximum, combine, lambda: printer.name_of(pair.scores))
             shift = printer.fresh()
             printer.line(f'{shift} = tl.where({top} == float("-inf"), 0.0, {top})')
             total = self._over_tiles(

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import torch
+
 from fuseopt.codegen import spell
 from fuseopt.codegen.cross import CrossProgram
 from fuseopt.codegen.express import Body, Expressions, Tile, divides, roots_of
@@ -82,9 +84,9 @@ class _Printer(Expressions):
         loads = [v for v in self.kernel.loads() if v.axes & self.inner_axes]
         for tile in self.resident:
             known = tile.names
-            tile.names = {}
+            tile.names = {id(v): known[id(v)] for v in loads if id(v) in known}
             for load in loads:
-                if id(load) in known:
+                if id(load) in known and load.dtype != torch.bool:  # bits have no register
                     name = self.fresh()
                     self.line(f"{name} = _anew_{load.dtype.itemsize}({known[id(load)]})")
                     tile.names[id(load)] = name

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fuseopt.ir.combine import kind_of
-from fuseopt.ir.expr import Expr, apply
+from fuseopt.ir.expr import Const, Expr, apply
 from fuseopt.ops.build import (
     absolute,
     as_bool,
@@ -94,12 +94,19 @@ def _shift(name: str, primitive: str) -> None:
     targets = [f"aten.bitwise_{name}_shift.{o}" for o in ("Tensor", "Tensor_Scalar")]
     targets += [f"aten.__{name[0]}shift__.{o}" for o in ("Tensor", "Scalar")]
 
-    @op(*targets, samples=[sample(INTEGERS, T((6,), "i", 0, 5))])
+    @op(*targets, samples=[sample(INTEGERS, T((6,), "i", -2, 70)), sample(INTEGERS, 3)])
     def define(call: Call, a: Expr, b: Any) -> Expr:
         a, b = call.promoted(a, b)
         if kind_of(a.dtype) != "i":
             raise NotExpressible("shift of values that are not integers")
-        return apply(primitive, a, b)
+        bits = torch.iinfo(a.dtype).bits
+        if isinstance(b, Const) and isinstance(b.value, int) and 0 <= b.value < bits:
+            return apply(primitive, a, b)
+        # By more than there are bits, or by less than none, the sign is left; on a device anything.
+        inside = (b >= 0) & (b < bits)
+        shifted = apply(primitive, a, where(inside, b, 0))
+        signed = name == "right" and a.dtype != torch.uint8
+        return where(inside, shifted, apply(primitive, a, bits - 1) if signed else 0)
 
 
 _shift("left", "shift_left")

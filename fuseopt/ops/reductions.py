@@ -154,12 +154,20 @@ def var(
 )
 def var_unbiased(call: Call, x: Expr, *rest: Any, **named: Any) -> Expr:
     """Variance or standard deviation with the older signature (dim, unbiased, keepdim)."""
+    dim, correction, keepdim = _older_signature(call, rest, named)
+    return var(call, x, dim, correction=correction, keepdim=keepdim)
+
+
+def _older_signature(
+    call: Call, rest: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Dim, float, bool]:
+    """Dimensions, correction and keepdim of a call with (unbiased) or (dim, unbiased, keepdim)."""
     with_dim = call.target.endswith(".dim")
     dim = rest[0] if with_dim else None
     rest = rest[1:] if with_dim else rest
     unbiased = named.get("unbiased", rest[0] if rest else True)
     keepdim = named.get("keepdim", rest[1] if len(rest) > 1 else False)
-    return var(call, x, dim, correction=1.0 if unbiased else 0.0, keepdim=keepdim)
+    return dim, 1.0 if unbiased else 0.0, keepdim
 
 
 @op(
@@ -177,6 +185,20 @@ def var_mean(
     spread, center = _variance(call, x, over, wanted)
     spread = sqrt(spread) if ".std_" in call.target else spread
     return drop(spread, over, keepdim=keepdim), drop(center, over, keepdim=keepdim)
+
+
+@op(
+    "aten.var_mean.default",
+    "aten.var_mean.dim",
+    "aten.std_mean.default",
+    "aten.std_mean.dim",
+    form="reduce",
+    samples=[sample(CUBE), sample(CUBE, [2]), sample(CUBE, [0, 2], False, True)],
+)
+def var_mean_unbiased(call: Call, x: Expr, *rest: Any, **named: Any) -> tuple[Expr, Expr]:
+    """Variance (or standard deviation) and mean with the older signature."""
+    dim, correction, keepdim = _older_signature(call, rest, named)
+    return var_mean(call, x, dim, correction=correction, keepdim=keepdim)
 
 
 @op(
