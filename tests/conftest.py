@@ -29,3 +29,9 @@ settings.load_profile("fuseopt")
 @pytest.fixture(scope="session")
 def store(tmp_path_factory) -> Store:
     return Store(tmp_path_factory.mktemp("cache") / "fuseopt")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-goldens", action="store_true", help="write the printed kernels of tests/golden"
+    )
