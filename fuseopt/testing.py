@@ -127,11 +127,11 @@ def _check_numbers(pattern: Pattern) -> None:
                 )
 
 
-def _recorded(pattern: Pattern, times: int = 1) -> Recording:
-    """What a pattern does at the sizes of samples, or at multiples of them."""
+def _recorded(pattern: Pattern, times: int = 1, scalars: float = 1.0) -> Recording:
+    """What a pattern does at the sizes of samples, or at multiples, with other scalars or not."""
     sizes = {p.name: WHOLE * times for p in pattern.parameters if p.kind == "int"}
     sizes[FEATURES] = SIZES[FEATURES] * times
-    return record_once(pattern.function, pattern.parameters, sizes)
+    return record_once(pattern.function, pattern.parameters, sizes, scalars=scalars)
 
 
 def _wholes(step: Step) -> list[int]:
@@ -140,7 +140,14 @@ def _wholes(step: Step) -> list[int]:
 
 
 def _check_scalars(pattern: Pattern) -> None:
-    """Raise `RuleError` for a scalar that the pattern's term does not depend on."""
+    """Raise `RuleError` for a scalar that the pattern's term does not depend on, or not alone."""
+    usual = [s.target for s in _recorded(pattern).steps]
+    for factor in (0.1, 3.0):
+        if [s.target for s in _recorded(pattern, scalars=factor).steps] != usual:
+            raise RuleError(
+                f"the pattern {pattern.name} does other things for other scalars: do not branch "
+                "on them"
+            )
     seen: set[str] = set()
     for term in reachable(pattern.table, pattern.root, depth=1000):
         match term:
@@ -154,7 +161,7 @@ def _check_scalars(pattern: Pattern) -> None:
         if parameter.kind == "float" and SCALAR + parameter.name not in seen:
             raise RuleError(
                 f"the pattern {pattern.name} loses sight of {parameter.name}: compute with it by "
-                "+ - * / and ** only, and do not branch on it"
+                "+ - * / and ** only"
             )
 
 

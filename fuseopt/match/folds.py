@@ -270,11 +270,18 @@ def _fold(table: Table, combine: str, over: tuple[Axis, ...], body: Term) -> Ter
     over, body = _split_axes(table, over, body)
     over, body = _joined_axes(table, over, body)
     height = body.height + 1
-    named = tuple(Axis(f"r{height}_{n}", a.extent) for n, a in enumerate(over))
+    named = _named(over, height)
+    around = body.axes - frozenset(over)
+    while not around.isdisjoint(named):  # taken by a reduction around this one
+        height += 1
+        named = _named(over, height)
     if named != over:
         body = substitute(table, body, {a: along(b) for a, b in zip(over, named, strict=True)})
-    axes = body.axes - frozenset(named)
-    return table.make(Fold, axes, height, combine, named, body)
+    return table.make(Fold, around, height, combine, named, body)
+
+
+def _named(over: Sequence[Axis], height: int) -> tuple[Axis, ...]:
+    return tuple(Axis(f"r{height}_{n}", a.extent) for n, a in enumerate(over))
 
 
 def _split_axes(table: Table, over: tuple[Axis, ...], body: Term) -> tuple[tuple[Axis, ...], Term]:

@@ -25,6 +25,7 @@ from fuseopt.match.parameters import Parameter
 from fuseopt.match.scalars import Scalar
 
 FEATURES = "features"
+SCALAR_VALUE = 0.618033988749  # over the parameter's place; no number that a pattern has itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,14 @@ def record_once(
     parameters: Sequence[Parameter],
     sizes: Mapping[str, int],
     rows: int = 1,
+    scalars: float = 1.0,
 ) -> Recording:
-    """Run a pattern once, at given sizes."""
+    """Run a pattern once, at given sizes, with scalars that many times as large as usual."""
     recording = Recording([])
     arguments: dict[str, Any] = {}
     tensors: list[torch.Tensor] = []
     for number, parameter in enumerate(parameters):
-        value = _argument(parameter, number, sizes, rows, recording)
+        value = _argument(parameter, sizes, rows, scalars / (1 + number), recording)
         arguments[parameter.name] = value
         if isinstance(value, torch.Tensor):
             tensors.append(value)
@@ -102,17 +104,19 @@ def line_text(function: Callable[..., Any], line: int) -> str:
 
 
 def _argument(
-    parameter: Parameter, number: int, sizes: Mapping[str, int], rows: int, recording: Recording
+    parameter: Parameter,
+    sizes: Mapping[str, int],
+    rows: int,
+    scalar: float,
+    recording: Recording,
 ) -> Any:
     count = sizes[FEATURES]
     match parameter.kind:
         case "absent":
             return None
         case "float":
-            value = 0.618033988749 / (1 + number)
-            return Scalar.of(
-                value, constants.unknown(constants.SCALAR + parameter.name), recording.known
-            )
+            unknown = constants.unknown(constants.SCALAR + parameter.name)
+            return Scalar.of(SCALAR_VALUE * scalar, unknown, recording.known)
         case "int":
             return sizes[parameter.name]
         # In float64, since oneDNN takes milliseconds to set up an activation in float32.

@@ -88,9 +88,9 @@ class Subject:
         shadow = self.shadow(share_exponentials=share_exponentials)
         found: dict[Expr, fx.Node] = {}
         for node in self._computing():
-            value = self.values[node]
-            if core(value) is value and not isinstance(value, (expr.Input, expr.Const)):
-                found[value] = node
+            value = core(self.values[node])
+            if not isinstance(value, (expr.Input, expr.Const)):
+                found.setdefault(value, node)
         return [self.root(shadow, node) for node in reversed(found.values())]
 
     def _computing(self) -> Iterable[fx.Node]:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from spellings import HALF, W, X, Y, match_of, matches, rules_in, tensor
+from spellings import HALF, W, X, Y, match_of, matches, rules_in
 
 EPS = 1e-6
 
