@@ -85,7 +85,9 @@ def verify_sites(
                 passed[site.region.key] = kernel
                 continue
             text = f"{site.name} disagrees with the operations it replaces: {verdict.detail}"
-            log.record(RolledBack(graph, site.region.key, Reason.WRONG, text))
+            path = next((b.path for b in kernel.built.values()), "")
+            text = f"{text}; see {path}" if path else text
+            log.record(RolledBack(graph, site.region.key, Reason.WRONG, text, path))
             if config.strict:
                 raise VerificationError(text)
     return passed

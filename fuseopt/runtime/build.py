@@ -112,18 +112,19 @@ class Builder:
 
     def _interpreted(self, candidate: Candidate) -> Built:
         from fuseopt.runtime.interpret import interpret
+        from fuseopt.runtime.module import source_path
 
         def launch(x: int, y: int, z: int, stream: int, *args: Any) -> None:
             interpret(candidate.source, (x, y, z), args, self.store)
 
-        return Built(candidate, launch)
+        return Built(candidate, launch, str(source_path(candidate.source, self.store)))
 
     def _launched(self, candidate: Candidate) -> Built:
         from fuseopt.runtime.compile import Target, compile_kernel
         from fuseopt.runtime.launch import Launcher
 
         binary = compile_kernel(candidate.source, Target.of(self.device), self.store)
-        return Built(candidate, Launcher(binary, self.device).launch)
+        return Built(candidate, Launcher(binary, self.device).launch, str(binary.path))
 
     # --- tuning --------------------------------------------------------------------------------
 

@@ -21,10 +21,11 @@ Launch = Callable[..., None]  # launch(programs, 1, 1, stream, *tensors, *sizes)
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A kernel ready to launch. `grid` gives the number of programs for the sizes."""
+    """A kernel ready to launch. path: the file with its text."""
 
     candidate: Candidate
     launch: Launch
+    path: str = ""
 
     def grid(self, sizes: dict[Any, int]) -> int:
         """Return the number of programs for the values of the size symbols."""

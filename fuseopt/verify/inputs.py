@@ -29,7 +29,7 @@ def input_sets(
     tensors = draw_inputs(kernel, device, sizes, generator)
     # Only in the largest tensors: what an infinite weight gives depends on the formula's order.
     largest = max(t.numel() for t in tensors)
-    yield "special", [_special(t) if t.numel() == largest else t for t in tensors]
+    yield "special", [_special(t, n) if t.numel() == largest else t for n, t in enumerate(tensors)]
 
 
 def _uneven(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -51,11 +51,12 @@ def _uneven(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return tensor
 
 
-def _special(tensor: torch.Tensor) -> torch.Tensor:
+def _special(tensor: torch.Tensor, number: int) -> torch.Tensor:
     flat = _memory(tensor)
     if flat.dtype.is_floating_point and flat.numel() >= 8:
         count = flat.numel()
-        flat[count // 7] = float("nan")
+        # NaN beside a number in the other inputs: a maximum of the two may lose it.
+        flat[(count // 7 + number) % count] = float("nan")
         flat[count // 3] = float("inf")
         flat[count // 2] = float("-inf")
     return tensor
