@@ -43,9 +43,9 @@ def run_bench_models(wanted: Wanted) -> int:
         results.append(_bench(options, wanted.providers or PROVIDERS))
         show(Text(_line(results[-1])))
         torch.cuda.empty_cache()
+        if path is not None:  # what is measured is kept, whatever happens to the next
+            write_json(path, bench_models(results))
     show(table(results))
-    if path is not None:
-        write_json(path, bench_models(results))
     unverified = any("fuseopt" in r.providers and not r.verified for r in results)
     return 1 if unverified else 0
 
