@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from fuseopt.ir import expr
+from fuseopt.ir import dims, expr
 from fuseopt.ir.expr import Expr
-from fuseopt.match.bindings import Bindings, Place
+from fuseopt.match.bindings import Bindings, Place, extent_of
 from fuseopt.match.constants import Constant
 from fuseopt.match.erase import core
+from fuseopt.match.indices import Index, along
 from fuseopt.match.pattern import Pattern
 from fuseopt.match.rules import CrossedCast, Match, Rule, name_of
 from fuseopt.match.subject import Root, Subject
@@ -34,17 +35,17 @@ def match_of(
 ) -> Match:
     """Return a match in terms of nodes."""
     ends = _Ends(subject, root)
-    values: dict[str, Expr | None] = {}
+    captured: dict[str, tuple[Term, Expr | None]] = {}
     for name, bound in bindings.captures.items():
         term = bound.at(root.shadow.table, place) or bound.term
-        values[name] = ends.add(term)
+        captured[name] = term, ends.add(term)
     if bindings.rest is not None:
         ends.add(bindings.rest)
     walk = _Walk(subject, root.node, ends.cores)
-    nodes = {
-        name: walk.reached.get(value) if value is not None else None
-        for name, value in values.items()
-    }
+    nodes: dict[str, fx.Node | None] = {}
+    for name, (term, value) in captured.items():
+        reached = () if value is None else walk.candidates(value)
+        nodes[name] = next((n for n in reached if _stands_for(subject, root, place, n, term)), None)
     nodes |= _outputs(subject, pattern, root, bindings, walk)
     covered = tuple(sorted(walk.covered, key=subject.order.__getitem__))
     return Match(
@@ -59,6 +60,31 @@ def match_of(
         rest="" if bindings.rest is None else str(bindings.rest),
         pattern=pattern.function.__name__,
     )
+
+
+def _stands_for(subject: Subject, root: Root, place: Place, node: fx.Node, term: Term) -> bool:
+    """Whether a node's tensor, broadcast against the root, is a term.
+
+    A vector is also what it is along the feature axis, wherever that is, or along another one.
+    """
+    value = subject.values[node]
+    axes = [along(a) for a in root.shadow.axes_of(root.value)]
+    places: list[Place] = []
+    if len(value.shape) <= len(axes):
+        places.append(tuple(axes[len(axes) - len(value.shape) :]))
+    if len(value.shape) == 1:
+        places += [place, *((axis,) for axis in axes)]
+    return any(_is_at(root, value, indices, term) for indices in places)
+
+
+def _is_at(root: Root, value: Expr, indices: Place, term: Term) -> bool:
+    if len(indices) != len(value.shape):
+        return False
+    extents = zip(value.shape, indices, strict=True)
+    if not all(s == 1 or dims.same(s, extent_of(i)) for s, i in extents):
+        return False
+    fitted = tuple(Index() if s == 1 else i for s, i in zip(value.shape, indices, strict=True))
+    return root.shadow.at(value, fitted) is term
 
 
 class _Ends:
@@ -94,16 +120,15 @@ class _Ends:
 class _Walk:
     """Nodes from a root back to the values where its match ends.
 
-    visited: the nodes between. reached: the node through which each end was met, conversions
-    of it passed over, one of the root's shape if there is one. root: the last node that only
-    converts what the root computes.
+    visited: the nodes between. reached: the nodes through which each end was met, conversions
+    passed over. root: the last node that only converts what the root computes.
     """
 
     def __init__(self, subject: Subject, start: fx.Node, ends: set[Expr]) -> None:
         self.subject = subject
         self.ends = ends
         self.visited: set[fx.Node] = set()
-        self.reached: dict[Expr, fx.Node] = {}
+        self.reached: dict[Expr, list[fx.Node]] = {}
         self.root = self._last(start)
         self._walk()
         self.covered = [n for n in self.visited if n in subject.order]
@@ -111,7 +136,7 @@ class _Walk:
     def _last(self, start: fx.Node) -> fx.Node:
         same = [
             n
-            for n in self.subject.nodes_of[self.subject.values[start]]
+            for n in self.subject.nodes_of[core(self.subject.values[start])]
             if self.subject.values[n] is self.subject.values[start]
         ]
         return same[-1] if same else start
@@ -136,13 +161,12 @@ class _Walk:
     def _reach(self, value: Expr, node: fx.Node) -> None:
         while _only_converts(self.subject, node):
             node = node.all_input_nodes[0]
-        known = self.reached.get(value)
-        if known is None or (not self._has_root_shape(known) and self._has_root_shape(node)):
-            self.reached[value] = node
+        self.reached.setdefault(value, []).append(node)
 
-    def _has_root_shape(self, node: fx.Node) -> bool:
-        values = self.subject.values
-        return node in values and values[node].shape == values[self.root].shape
+    def candidates(self, value: Expr) -> list[fx.Node]:
+        """Return the nodes that show a value in some way, those that were met first."""
+        others = self.subject.nodes_of.get(value, ())
+        return [*self.reached.get(value, ()), *others]
 
 
 def _only_converts(subject: Subject, node: fx.Node) -> bool:
