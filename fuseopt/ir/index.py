@@ -231,12 +231,23 @@ def mixed_radix(axes: Iterable[Axis]) -> Index:
 
 
 def split_index(index: Index, extents: Iterable[Size]) -> tuple[Index, ...]:
-    """Return the coordinates of a flat index in a shape, the last dimension fastest."""
-    parts: list[Index] = []
-    for extent in reversed(tuple(extents)):
-        parts.append(Index() if extent == 1 else remainder(index, extent))
-        index = quotient(index, extent)
-    return tuple(reversed(parts))
+    """Return the coordinates of a flat index in a shape, the last dimension fastest.
+
+    The index must lie inside the shape, so that the slowest coordinate is what the others leave.
+    Where that is no sum of axes, a remainder says so: bounds are proved of sums alone.
+    """
+    shape = tuple(extents)
+    slowest = next((place for place, extent in enumerate(shape) if extent != 1), len(shape))
+    parts = [Index()] * len(shape)
+    for place in range(len(shape) - 1, slowest - 1, -1):
+        if shape[place] == 1:
+            continue
+        if place == slowest and all(isinstance(a, Axis | Indirect) for a, _ in index.terms):
+            parts[place] = index
+        else:
+            parts[place] = remainder(index, shape[place])
+            index = quotient(index, shape[place])
+    return tuple(parts)
 
 
 def evaluate(index: Index, axes: Mapping[Axis, Any], read: Callable[[Any], Any]) -> Any:

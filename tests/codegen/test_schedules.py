@@ -133,6 +133,25 @@ def test_elements_are_computed_alike_under_every_schedule(name, schedule, dtype,
     check(made, under(made, schedule), store)
 
 
+# -------------------------------------------------------------------- reductions under a guard
+
+
+GUARDED = {
+    "side by side": lambda x, y: torch.cat((x.sum(-1, keepdim=True), y.amax(-1, keepdim=True)), -1),
+    "rows after rows": lambda x, y: torch.cat((x.mean(-1), y.amax(-1))) * 2,
+    "norms after norms": lambda x, y: torch.cat((F.softmax(x, -1), F.layer_norm(y, (LENGTH,)))),
+    "centred above plain": lambda x, y: torch.cat((x - x.mean(-1, keepdim=True), y)) * 2,
+}
+
+
+@pytest.mark.parametrize("schedule", [n for n in ROWS if n not in SHARED])
+@pytest.mark.parametrize("name", GUARDED)
+def test_reductions_in_pieces_of_a_concatenation(name, schedule, store):
+    made = case(GUARDED[name], random(3, LENGTH), random(3, LENGTH, seed=1))
+
+    check(made, under(made, ROWS[schedule]), store)
+
+
 # ------------------------------------------------------------------------------- shapes, layouts
 
 
