@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
 
 from fuseopt.compiler import examine_graph
 from fuseopt.config import Config, Environment
@@ -26,7 +25,7 @@ from fuseopt.match.erase import Erasure
 from fuseopt.match.features import axis_places, reduced_places
 from fuseopt.match.parameters import Parameter, parameters_of, variants
 from fuseopt.match.pattern import Pattern, lift_recording
-from fuseopt.match.record import FEATURES, Recording, Step, record_once
+from fuseopt.match.record import FEATURES, Recording, Step, leaves_of, record_once
 from fuseopt.match.registry import Registry, default_registry
 from fuseopt.match.rules import Rule, check_rule_class, name_of, pattern_functions
 from fuseopt.match.shadow import Shadow
@@ -135,7 +134,7 @@ def _recorded(pattern: Pattern, times: int = 1, scalars: float = 1.0) -> Recordi
 
 
 def _wholes(step: Step) -> list[int]:
-    leaves = pytree.tree_leaves([step.args, step.kwargs])
+    leaves = leaves_of([step.args, step.kwargs])
     return [v for v in leaves if isinstance(v, int) and not isinstance(v, bool)]
 
 

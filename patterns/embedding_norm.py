@@ -10,13 +10,13 @@ from fuseopt.rule import Match, Row, Rule, register
 EMBEDDINGS = (torch.ops.aten.embedding.default, torch.ops.aten.index_select.default)
 
 
-def three(word, position, kind, weight: Row, bias: Row | None, eps: float):
+def three(word, position, kind, weight: Row, bias: Row, eps: float):
     """Word, position and segment."""
     h = word + position + kind
     return F.layer_norm(h, h.shape[-1:], weight, bias, eps), h
 
 
-def two(word, position, weight: Row, bias: Row | None, eps: float):
+def two(word, position, weight: Row, bias: Row, eps: float):
     """Word and position."""
     h = word + position
     return F.layer_norm(h, h.shape[-1:], weight, bias, eps), h

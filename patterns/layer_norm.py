@@ -18,12 +18,11 @@ def plain(x, eps: float):
     return F.layer_norm(x, x.shape[-1:], None, None, eps)
 
 
-def by_moments(x, weight: Row, bias: Row | None, eps: float):
+def by_moments(x, weight: Row, bias: Row, eps: float):
     """The variance as mean of squares less squared mean, which algebra does not bring together."""
     mean = x.mean(-1, keepdim=True)
     variance = x.pow(2).mean(-1, keepdim=True) - mean * mean
-    normal = (x - mean) * torch.rsqrt(variance + eps) * weight
-    return normal if bias is None else normal + bias
+    return (x - mean) * torch.rsqrt(variance + eps) * weight + bias
 
 
 @register

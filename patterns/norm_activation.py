@@ -7,17 +7,17 @@ import torch.nn.functional as F
 from fuseopt.rule import Row, Rule, register
 
 
-def layer_gelu(x, weight: Row, bias: Row | None, eps: float):
+def layer_gelu(x, weight: Row, bias: Row, eps: float):
     """Layer norm, then GELU."""
     return F.gelu(F.layer_norm(x, x.shape[-1:], weight, bias, eps))
 
 
-def layer_relu(x, weight: Row, bias: Row | None, eps: float):
+def layer_relu(x, weight: Row, bias: Row, eps: float):
     """Layer norm, then ReLU."""
     return F.relu(F.layer_norm(x, x.shape[-1:], weight, bias, eps))
 
 
-def layer_silu(x, weight: Row, bias: Row | None, eps: float):
+def layer_silu(x, weight: Row, bias: Row, eps: float):
     """Layer norm, then SiLU."""
     return F.silu(F.layer_norm(x, x.shape[-1:], weight, bias, eps))
 

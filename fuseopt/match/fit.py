@@ -13,15 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
 from fuseopt.errors import RuleError
 from fuseopt.ir import dims
 from fuseopt.ir.dims import Size
 from fuseopt.match import constants
 from fuseopt.match.constants import Constant
 from fuseopt.match.parameters import Parameter
-from fuseopt.match.record import FEATURES, Recording, Step, place_of, record_once
+from fuseopt.match.record import FEATURES, Recording, Step, leaves_of, place_of, record_once
 
 # The number of features, and whole-number parameters, in the runs that are compared. The first is
 # a number that no pattern has for another reason; all can be halved three times.
@@ -51,7 +49,7 @@ def record(function: Callable[..., Any], parameters: Sequence[Parameter]) -> Rec
 
 def _is_plain(run: Recording) -> bool:
     """Whether a run has no number that could be computed from the number of features."""
-    leaves = pytree.tree_leaves([_fields(s) for s in run.steps])
+    leaves = (leaf for step in run.steps for leaf in leaves_of(_fields(step)))
     return all(_is_plain_number(leaf, run.known) for leaf in leaves)
 
 
@@ -121,7 +119,7 @@ class Fitting:
     def _varying(self) -> list[tuple[Any, ...]]:
         if len(self.runs) == 1:
             return []
-        flat = [pytree.tree_leaves([r.inputs, [_fields(s) for s in r.steps]]) for r in self.runs]
+        flat = [list(leaves_of([r.inputs, [_fields(s) for s in r.steps]])) for r in self.runs]
         if len({len(leaves) for leaves in flat}) > 1:
             raise self._unlike()
         return [values for values in zip(*flat, strict=True) if not _all_same(values)]

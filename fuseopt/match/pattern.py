@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
 from fuseopt.errors import RuleError
 from fuseopt.ir.expr import Arena, Expr, Shape
 from fuseopt.match.constants import Constant
@@ -26,7 +24,7 @@ from fuseopt.match.erase import Erasure
 from fuseopt.match.fit import record
 from fuseopt.match.indices import Axis
 from fuseopt.match.parameters import Parameter
-from fuseopt.match.record import Recording, Ref, line_text, place_of
+from fuseopt.match.record import Recording, Ref, line_text, map_leaves, place_of
 from fuseopt.match.shadow import Shadow
 from fuseopt.match.terms import Load, Table, Term
 from fuseopt.match.traits import traits_of
@@ -147,7 +145,8 @@ class _Lifting:
         where = f"line {step.line} of the pattern {place_of(self.function)}"
         if declared is None:
             raise RuleError(f"{where} calls {step.target}, which has no definition in fuseopt.ops")
-        args, kwargs = pytree.tree_map(self._value, (step.args, step.kwargs))
+        args = map_leaves(self._value, step.args)
+        kwargs = map_leaves(self._value, step.kwargs)
         outputs = tuple(TensorMeta(shape, dtype) for _, shape, dtype in step.outputs)
         try:
             made = declared.define(Call(self.arena, step.target, outputs), *args, **kwargs)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from fuseopt.errors import RuleError
@@ -57,6 +56,25 @@ class Recording:
     steps: list[Step] = field(default_factory=list)
     results: list[Ref] = field(default_factory=list)
     known: dict[float, Constant] = field(default_factory=dict)
+
+
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return nested tuples, lists and dicts with a function of each leaf in its place."""
+    if isinstance(value, (tuple, list)):
+        mapped = [map_leaves(function, v) for v in value]
+        return tuple(mapped) if isinstance(value, tuple) else mapped
+    if isinstance(value, dict):
+        return {k: map_leaves(function, v) for k, v in value.items()}
+    return function(value)
+
+
+def leaves_of(value: Any) -> Iterator[Any]:
+    """Yield the leaves of nested tuples, lists and dicts."""
+    if isinstance(value, (tuple, list, dict)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from leaves_of(inner)
+    else:
+        yield value
 
 
 def record_once(
@@ -138,7 +156,8 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        args_noted, kwargs_noted = pytree.tree_map(self._note, (tuple(args), dict(kwargs or {})))
+        args_noted = map_leaves(self._note, args)
+        kwargs_noted = map_leaves(self._note, kwargs or {})
         made = result if isinstance(result, (tuple, list)) else (result,)
         target = str(func)
         if func._schema.is_mutable:

@@ -56,6 +56,7 @@ class Shadow:
         self.lets: dict[Expr, Source] = {}
         self.unshared = 0
         self.inputs: dict[Source, Expr] = {}
+        self._made: list[tuple[Term, Expr]] = []
         self._values: dict[Any, Expr] = {}
         self._done: dict[tuple[Expr, Indices], Term] = {}
         erased = list(roots)
@@ -103,10 +104,7 @@ class Shadow:
         known = self._done.get(key)
         if known is None:
             known = self._done[key] = self._written_out(e, indices)
-            if isinstance(e, (expr.Gather, expr.Pick)):
-                self._values[skeleton(known)] = e  # what is looked up, not the table
-            else:
-                self._values.setdefault(skeleton(known), e)
+            self._made.append((known, e))
         return known
 
     def value_of(self, term: Term) -> Expr | None:
@@ -114,11 +112,20 @@ class Shadow:
 
         None for a term that was put together while matching.
         """
-        return self._values.get(skeleton(term))
+        return self._known_values().get(skeleton(term))
 
     def is_value(self, term: Term) -> bool:
         """Whether a term is the value of an expression."""
-        return isinstance(term, Load) or skeleton(term) in self._values
+        return isinstance(term, Load) or skeleton(term) in self._known_values()
+
+    def _known_values(self) -> dict[Any, Expr]:
+        for term, e in self._made:
+            if isinstance(e, (expr.Gather, expr.Pick)):
+                self._values[skeleton(term)] = e  # what is looked up, not the table
+            else:
+                self._values.setdefault(skeleton(term), e)
+        self._made.clear()
+        return self._values
 
     def _is_shared(self, e: Expr) -> bool:
         if self._uses.get(e, 0) < 2 or isinstance(e, (expr.Input, expr.Const, expr.Iota)):
