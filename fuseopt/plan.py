@@ -24,6 +24,7 @@ from fuseopt.graph.gqa import share_heads
 from fuseopt.graph.lift import target_name
 from fuseopt.graph.locate import node_info
 from fuseopt.graph.masks import simplify_masks
+from fuseopt.graph.share import share_equal_values
 from fuseopt.graph.symbols import hint_of, size_nodes
 from fuseopt.lower.region import Lowerings, Region
 from fuseopt.match.name import POINTWISE, Names, Naming
@@ -92,6 +93,7 @@ def plan_graph(
     be used; where not, regions grow there as elsewhere.
     """
     gm, number = graph.gm, graph.number
+    share_equal_values(gm)
     split_losses(gm)
     with log.timed("fold", number):
         verdicts = classify(gm.graph, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
@@ -13,13 +14,23 @@ ROUNDS = 21
 
 
 def time_calls(calls: Sequence[Callable[[], Any]]) -> list[float]:
-    """Return the median seconds of each call; each round makes every call once."""
+    """Return the median seconds of each call; each round makes every call once.
+
+    Python's garbage collector waits meanwhile, as in `timeit`: it would walk all models in memory.
+    """
     times: list[list[float]] = [[] for _ in calls]
-    for number in range(WARMUP + ROUNDS):
-        for call, taken in zip(calls, times, strict=True):
-            seconds = _seconds(call)
-            if number >= WARMUP:
-                taken.append(seconds)
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(WARMUP + ROUNDS):
+            for call, taken in zip(calls, times, strict=True):
+                seconds = _seconds(call)
+                if number >= WARMUP:
+                    taken.append(seconds)
+    finally:
+        if was_enabled:
+            gc.enable()
     return [median(t) for t in times]
 
 
