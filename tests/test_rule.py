@@ -411,6 +411,40 @@ def test_a_kernel_needs_every_value_it_reads(tmp_path):
     assert "virtual" not in names_of(log) or len(declined) == 0
 
 
+class Confused(Rule):
+    """A rule whose methods do what `answer` says."""
+
+    @staticmethod
+    def pattern(x, weight: Row, eps: float):
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "text"),
+    [
+        (
+            "check",
+            lambda self, match: match["nothing"],
+            "Confused.check raises KeyError: 'nothing'",
+        ),
+        ("check", lambda self, match: True, "Confused.check must not give a bool"),
+        ("kernel", lambda self, match: F.rms_norm, "Confused.kernel must not give a function"),
+        (
+            "kernel",
+            lambda self, match: Prewritten(F.rms_norm, ("input", "eps")),
+            "Confused.kernel reads input; its pattern has x, weight, eps, features",
+        ),
+    ],
+)
+def test_a_rule_that_answers_wrongly_is_told(tmp_path, method, answer, text):
+    rule = type("Confused", (Confused,), {method: answer})
+
+    with pytest.raises(RuleError) as caught:
+        compiled(norm, X, W, rules=[rule], tmp_path=tmp_path)
+
+    assert text in str(caught.value)
+
+
 class Kept(Rule):
     """Only keeps together what it matches."""
 

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from fuseopt.errors import RuleError
 from fuseopt.events import NotFused, Reason
 from fuseopt.fuse.classify import Role, Verdict
 from fuseopt.graph.lift import lift
 from fuseopt.graph.locate import node_info
 from fuseopt.match.find import Found, Search
 from fuseopt.match.registry import Registry
-from fuseopt.match.rules import Match, Prewritten, Reject, Rule, name_of
+from fuseopt.match.rules import Match, Prewritten, Reject, ask, name_of
 from fuseopt.match.subject import Subject
 
 
@@ -95,8 +96,7 @@ def _event(found: Found, reject: Reject, number: int) -> NotFused:
 def _claimed(found: Found) -> Claim | Reject | None:
     """What becomes of a match: a claim, a reason why not, or None for a generated kernel."""
     match = found.match
-    rule: Rule = found.rule()
-    prewritten = rule.kernel(match)
+    prewritten: Prewritten | None = ask(found.rule, "kernel", match)
     if prewritten is None:
         return None
     inputs: list[fx.Node] = []
@@ -105,7 +105,10 @@ def _claimed(found: Found) -> Claim | Reject | None:
             if not isinstance(match.scalars[name], (int, float)):
                 return Reject(f"{name} depends on a size of a dynamic graph", match.root)
             continue
-        node = match.values.get(name)
+        if name not in match.values:
+            known = ", ".join((*match.values, *match.scalars))
+            raise RuleError(f"{found.rule.__name__}.kernel reads {name}; its pattern has {known}")
+        node = match.values[name]
         if node is None:
             return Reject(f"{name} is not computed by one operation here", match.root)
         inputs.append(node)

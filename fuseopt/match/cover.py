@@ -36,7 +36,8 @@ def match_of(
     """Return a match in terms of nodes."""
     ends = _Ends(subject, root)
     captured: dict[str, tuple[Term, Expr | None]] = {}
-    for name, bound in bindings.captures.items():
+    for name in (p.name for p in pattern.parameters if p.is_tensor):
+        bound = bindings.captures[name]
         term = bound.at(root.shadow.table, place) or bound.term
         captured[name] = term, ends.add(term)
     if bindings.rest is not None:

@@ -17,7 +17,7 @@ from fuseopt.match.bindings import Bindings, Place
 from fuseopt.match.cover import match_of
 from fuseopt.match.pattern import Pattern
 from fuseopt.match.registry import Registry
-from fuseopt.match.rules import Match, Reject, Rule
+from fuseopt.match.rules import Match, Reject, Rule, ask
 from fuseopt.match.subject import Root, Subject
 from fuseopt.match.terms import Add, Apply, Literal, Load, Mul, Term
 from fuseopt.match.unify import Matcher, Miss
@@ -95,7 +95,7 @@ class Search:
         return kept
 
     def _is_accepted(self, found: Found) -> bool:
-        reject = found.rule().check(found.match)
+        reject: Reject | None = ask(found.rule, "check", found.match)
         if reject is not None:
             self.rejected.append((found, reject))
         return reject is None
@@ -118,7 +118,7 @@ class Search:
                 if bindings is None:
                     continue
                 made = match_of(self.subject, rule, pattern, root, *bindings)
-                if rule().applies(made):
+                if ask(rule, "applies", made):
                     terms = [b.term for b in bindings[0].captures.values()]
                     plain = not any(_is_composite(root, t) for t in terms)
                     loose = sum(_loose_operands(root, t) for t in terms)

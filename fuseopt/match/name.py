@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
+from fuseopt.errors import RuleError
 from fuseopt.events import Reason
 from fuseopt.graph.lift import lift, target_name
 from fuseopt.match.find import Search
@@ -77,7 +78,12 @@ class Names:
         search = self._search(nodes)
         if search is None:
             return Naming()
-        found = search.all()
+        try:
+            found = search.all()
+        except RuleError:
+            raise
+        except (AssertionError, RecursionError):
+            return Naming()  # a mistake of ours here must not cost the kernel
         places = {n: place for place, n in enumerate(nodes)}
         declined = tuple(
             Declined(name_of(f.rule), r.reason, r.code, places.get(r.culprit or f.match.root))

@@ -112,6 +112,25 @@ class Rule:
         return None
 
 
+_ANSWERS: dict[str, Any] = {"applies": bool, "check": (Reject, type(None)), "kernel": (Prewritten, type(None))}
+
+
+def ask(rule: type[Rule], method: str, match: Match) -> Any:
+    """Call a rule's method with a match; what it raises, or a wrong answer, is a `RuleError`."""
+    try:
+        answer = getattr(rule(), method)(match)
+        if isinstance(answer, _ANSWERS[method]):
+            return answer
+        raise RuleError(f"{rule.__name__}.{method} must not give a {type(answer).__name__}")
+    except RuleError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        raise RuleError(
+            f"{rule.__name__}.{method} raises {type(error).__name__}: {lines[0]}"
+        ) from error
+
+
 def name_of(rule: type[Rule]) -> str:
     """Return a rule's name: its class's in lower case, `ResidualNorm` -> "residual_norm"."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", rule.__name__).lower()

@@ -61,7 +61,7 @@ def inputs_of(name: str) -> dict[str, object]:
     return {"input_ids": IDS, **decoder} | ({} if name == "bert" else {"use_cache": False})
 
 
-def planned(name: str, dtype: torch.dtype) -> tuple[Plan, Counter[str]]:
+def planned(name: str, dtype: torch.dtype, *, dynamic: bool = False) -> tuple[Plan, Counter[str]]:
     """The plan of a model, and how often each rule is found in its regions."""
     make, config = config_of(name)
     config._attn_implementation = "eager"
@@ -71,7 +71,11 @@ def planned(name: str, dtype: torch.dtype) -> tuple[Plan, Counter[str]]:
         for k, v in inputs_of(name).items()
     }
     with torch.no_grad():
-        program = torch.export.export(model, (), given, strict=False)
+        auto = torch.export.Dim.AUTO
+        sizes = {k: {1: auto} if isinstance(v, torch.Tensor) else None for k, v in given.items()}
+        program = torch.export.export(
+            model, (), given, strict=False, dynamic_shapes=sizes if dynamic else None
+        )
     graph = normalise_program(program, 0).graph
     plan = plan_graph(graph, CPU, Config(), Log())
     verdicts = classify(graph.gm.graph, CPU)
@@ -127,6 +131,13 @@ def test_everything_expected_is_found(name, dtype):
     assert found == EXPECTED[name]
     norms = [s for s in plan.sites if s.rule.endswith("norm")]
     assert all(s.name.startswith(f"fused_{s.rule}_") for s in norms)
+
+
+def test_dynamic_sizes_change_nothing():
+    plan, found = planned("llama", torch.float32, dynamic=True)
+
+    assert found == EXPECTED["llama"]
+    assert any(site.sizes for site in plan.sites)
 
 
 def test_equal_layers_are_matched_once(monkeypatch):
