@@ -86,7 +86,7 @@ def verify_sites(
                 continue
             text = f"{site.name} disagrees with the operations it replaces: {verdict.detail}"
             path = next((b.path for b in kernel.built.values()), "")
-            text = f"{text}; see {path}" if path else text
+            text = text if path in text else f"{text}; see {path}"
             log.record(RolledBack(graph, site.region.key, Reason.WRONG, text, path))
             if config.strict:
                 raise VerificationError(text)

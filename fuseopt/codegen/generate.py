@@ -33,7 +33,8 @@ def _host(name, *operands):
     given = [torch.from_numpy(o.handle.data.copy()) for o in operands]
     result = getattr(torch, name)(*given).numpy()
     element = operands[0].dtype
-    kind = tl.core.block_type(element, list(result.shape)) if result.ndim else element
+    is_block = any(o.type.is_block() for o in operands)
+    kind = tl.core.block_type(element, list(result.shape)) if is_block else element
     return tl.core.tensor(TensorHandle(result, element), kind)
 
 '''

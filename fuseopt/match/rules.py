@@ -112,7 +112,11 @@ class Rule:
         return None
 
 
-_ANSWERS: dict[str, Any] = {"applies": bool, "check": (Reject, type(None)), "kernel": (Prewritten, type(None))}
+_ANSWERS: dict[str, Any] = {
+    "applies": bool,
+    "check": (Reject, type(None)),
+    "kernel": (Prewritten, type(None)),
+}
 
 
 def ask(rule: type[Rule], method: str, match: Match) -> Any:
