@@ -57,7 +57,7 @@ def config_of(name: str) -> tuple[type, object]:
 def inputs_of(name: str) -> dict[str, object]:
     if name == "vit":
         return {"pixel_values": torch.zeros(2, 3, 32, 32)}
-    decoder = {"decoder_input_ids": IDS} if name == "t5" else {}
+    decoder = {"decoder_input_ids": IDS.clone()} if name == "t5" else {}  # two embeddings
     return {"input_ids": IDS, **decoder} | ({} if name == "bert" else {"use_cache": False})
 
 
