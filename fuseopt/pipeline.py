@@ -16,6 +16,7 @@ from fuseopt.events import FellBack, GraphCaptured, Log, Reason
 from fuseopt.graph.form import NormalisedGraph, count_kernels
 from fuseopt.graph.guards import guard_hooks
 from fuseopt.graph.normalise import Compiled, normalise
+from fuseopt.sites import can_launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ def compile_captured(
                 example_inputs,
                 lambda graph: compile_part(graph, session, environment),
                 log.next_graph,
+                lambda device: can_launch(device, environment),
             )
     except (FuseOptError, RestartAnalysis):
         raise

@@ -12,6 +12,7 @@ from fuseopt.codegen.cross import scratch_words
 from fuseopt.codegen.express import Body
 from fuseopt.codegen.fast import helper_functions
 from fuseopt.codegen.printer import print_body
+from fuseopt.codegen.random import random_functions
 from fuseopt.codegen.schedule import Schedule
 from fuseopt.codegen.source import KernelSource, Param
 from fuseopt.ir import dims
@@ -156,6 +157,7 @@ def _module(
         parts.append(_HOST)
     if helpers:
         parts.append("\n" + helpers)
+    parts.append(random_functions(body.lines))
     for combine in sorted(body.combines):
         step = COMBINES[combine].step.format("a", "b")
         parts.append("\n" + _COMBINE.format(name=combine, step=step))

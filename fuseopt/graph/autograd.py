@@ -21,6 +21,8 @@ from torch._guards import TracingContext
 
 from fuseopt.graph.clean import inherit_locations
 from fuseopt.graph.form import Input
+from fuseopt.graph.joint import write_composites
+from fuseopt.graph.seeded_dropout import drop_unused_seeds, seed_dropouts
 
 # (graph, level, what each placeholder is) -> the compiled graph, called with a list it may clear.
 CompileLevel = Callable[[fx.GraphModule, str, tuple[Input, ...]], Callable[[list[Any]], Any]]
@@ -31,11 +33,13 @@ def trace_with_autograd(
     example_inputs: Sequence[Any],
     inputs: tuple[Input, ...],
     compile_level: CompileLevel,
+    has_kernels: Callable[[torch.device], bool],
 ) -> Callable[..., Any]:
     """Return a function of the graph's inputs that runs what `compile_level` makes of its parts.
 
-    `inputs` describes the placeholders of `gm`. The backward graph is compiled when the forward
-    one is, or in the first backward pass where it needs sizes known only then.
+    `inputs` describes the placeholders of `gm`; `has_kernels` is for `seed_dropouts`. The backward
+    graph is compiled when the forward one is, or in the first backward pass where it needs sizes
+    known only then.
     """
 
     def compiler(level: str) -> Callable[..., Callable[[list[Any]], Any]]:
@@ -46,13 +50,22 @@ def trace_with_autograd(
 
         return compile_part
 
+    def partition(
+        joint: fx.GraphModule, *args: Any, **options: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        seed_dropouts(joint, has_kernels)
+        write_composites(joint, has_kernels)
+        forward, backward = min_cut_rematerialization_partition(joint, *args, **options)
+        drop_unused_seeds(backward)
+        return forward, backward
+
     return aot_module_simplified(
         gm,
         example_inputs,
         fw_compiler=compiler("forward"),
         bw_compiler=_untraced(compiler("backward")),
         inference_compiler=compiler("inference"),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition,
         decompositions={},
         keep_inference_input_mutations=True,
     )

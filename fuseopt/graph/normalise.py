@@ -21,6 +21,7 @@ from fuseopt.graph.dropout import without_idle_dropout
 from fuseopt.graph.form import Input, NormalisedGraph, check_form, output_values
 from fuseopt.graph.functional import trace_functional
 from fuseopt.graph.locate import dotted_path
+from fuseopt.graph.seeded_dropout import seed_dropouts
 
 _logger = logging.getLogger(__name__)
 
@@ -33,15 +34,19 @@ def normalise(
     example_inputs: Sequence[Any],
     compile_graph: Callable[[NormalisedGraph], Compiled],
     next_number: Callable[[], int],
+    has_kernels: Callable[[torch.device], bool] = lambda _: False,
 ) -> Callable[..., Any]:
     """Bring a Dynamo graph to normal form and return a function of its inputs.
 
-    Every normalised graph goes through `compile_graph`; `next_number` gives each its number.
+    Every normalised graph goes through `compile_graph`; `next_number` gives each its number. On
+    devices that have kernels, these draw the random numbers of dropout.
     """
     inputs = describe_inputs(gm, example_inputs)
     gm = without_idle_dropout(gm)
 
     def compile_level(part: fx.GraphModule, level: str, what: tuple[Input, ...]) -> Compiled:
+        if level == "inference":
+            seed_dropouts(part, has_kernels)
         graph = NormalisedGraph(_with_tuple_output(part), level, next_number(), what)
         check_form(graph)
         return compile_graph(graph)
@@ -54,7 +59,7 @@ def normalise(
         # `NotFunctionalError`, or an op whose composite form lacks a fake kernel; AOTAutograd
         # traces what it is made of.
         _logger.debug("traced after dispatch: %s", reason, exc_info=reason)
-        return trace_with_autograd(gm, example_inputs, inputs, compile_level)
+        return trace_with_autograd(gm, example_inputs, inputs, compile_level, has_kernels)
     run = compile_level(traced, "inference", inputs)
     if any(node.target is torch._C._set_grad_enabled for node in gm.graph.nodes):
         run = _without_grad(run)
