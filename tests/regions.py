@@ -10,9 +10,8 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fuseopt.codegen.candidates import schedules
 from fuseopt.codegen.collapse import collapse
-from fuseopt.codegen.generate import Candidate, _candidate
+from fuseopt.codegen.generate import Candidate, Scratch, _candidate, generate
 from fuseopt.codegen.schedule import Schedule
 from fuseopt.graph.lift import is_free
 from fuseopt.ir import dims
@@ -136,11 +135,7 @@ def lowered(function: Function, *args: torch.Tensor, **options: bool) -> Case:
 
 def candidates(kernel: LoopKernel, sizes: Sizes, *, interpreted: bool = True) -> list[Candidate]:
     """Every candidate that code generation offers a device for a kernel."""
-    collapsed = collapse(kernel, sizes)
-    return [
-        _candidate(collapsed, schedule, "kernel", "", interpreted)
-        for schedule in schedules(collapsed, sizes)
-    ]
+    return generate(kernel, "kernel", sizes, interpreted=interpreted, in_order=False)
 
 
 def under(
@@ -170,11 +165,10 @@ def run(made: Case, candidate: Candidate, store: Store) -> list[torch.Tensor]:
     """
     sizes = made.sizes
     outputs = blank(made.kernel, sizes)
-    words = candidate.scratch(sizes)
-    scratch = [torch.zeros(words, dtype=torch.int32)] if words else []
+    scratch = [blank_scratch(s) for s in candidate.scratch(sizes)]
     source = candidate.source
     rounds = 1
-    if scratch:
+    if candidate.schedule.parts > 1:
         text = source.text
         rounds = 1 + text.count("while arrived")
         text = text.replace("while arrived", "if False and arrived")
@@ -183,7 +177,20 @@ def run(made: Case, candidate: Candidate, store: Store) -> list[torch.Tensor]:
     for _ in range(rounds):
         grid = (candidate.grid(sizes),)
         interpret(source, grid, [*made.inputs, *outputs, *passed, *scratch], store)
+    if candidate.last is not None:
+        last = candidate.last
+        passed = [sizes[s] for s in last.symbols]
+        arguments = [*made.inputs, *scratch, *outputs, *passed]
+        interpret(last.source, (last.grid(sizes),), arguments, store)
     return outputs
+
+
+def blank_scratch(scratch: Scratch) -> torch.Tensor:
+    """Memory for a kernel to work in, poisoned where it may hold anything."""
+    if scratch.zeroed:
+        return torch.zeros(scratch.count, dtype=scratch.dtype)
+    fill = float("nan") if scratch.dtype.is_floating_point else 77
+    return torch.full((scratch.count,), fill, dtype=scratch.dtype)
 
 
 def check(made: Case, candidate: Candidate, store: Store) -> None:

@@ -35,7 +35,7 @@ def schedules(
     if not kernel.columns:
         return _pointwise_schedules(kernel, hints)
     rows = dims.hint(kernel.row_count, hints)
-    if _contiguous_axis(kernel, hints) in kernel.rows and rows > 1:
+    if contiguous_axis(kernel, hints) in kernel.rows and rows > 1:
         return _strided_rows(kernel, hints)
     found = _row_schedules(kernel, hints)
     if sequential:
@@ -68,13 +68,13 @@ def _short_rows(
     kernel: LoopKernel, hints: dict[Any, int], rows: int, length: int
 ) -> list[Schedule]:
     """Several rows a program; where a row fits a warp, its reductions stay inside the warp."""
-    make = _Maker(kernel, kernel.rows, kernel.columns, hints)
-    block = _power_of_two(length)
-    tall = _power_of_two(rows)
+    make = Maker(kernel, kernel.rows, kernel.columns, hints)
+    block = power_of_two(length)
+    tall = power_of_two(rows)
     height = max(1, min(tall, 2048 // block))
-    found = [make(height, block, warps=_warps(height * block, 2 * LANES))]
+    found = [make(height, block, warps=warps_for(height * block, 2 * LANES))]
     if block < 512:
-        return [*found, make(height, block, warps=_warps(height * block, LANES))]
+        return [*found, make(height, block, warps=warps_for(height * block, LANES))]
     for width in (256, 512):
         strips = -(-length // width)
         if 2 <= strips <= 8:
@@ -88,22 +88,22 @@ def _short_rows(
 
 
 def _resident_rows(kernel: LoopKernel, hints: dict[Any, int], length: int) -> list[Schedule]:
-    make = _Maker(kernel, kernel.rows, kernel.columns, hints)
-    block = _power_of_two(length)
+    make = Maker(kernel, kernel.rows, kernel.columns, hints)
+    block = power_of_two(length)
     found = []
     if block == length:
         wide_enough = [n for n in (2 * LANES, 4 * LANES) if n * WARP * 32 >= block]
-        found = [make(1, block, warps=_warps(block, n)) for n in wide_enough]
+        found = [make(1, block, warps=warps_for(block, n)) for n in wide_enough]
     for width in (1024, 2048, 4096):
         strips = -(-length // width)
         if 1 < strips <= MOST_STRIPS and (block != length or strips == 4):
-            found.append(make(1, width, strips=strips, warps=_warps(width, LANES)))
+            found.append(make(1, width, strips=strips, warps=warps_for(width, LANES)))
     return found[:5]
 
 
 def _long_resident_rows(kernel: LoopKernel, hints: dict[Any, int], length: int) -> list[Schedule]:
     """Rows that take most of a multiprocessor's registers, where little else has to be held."""
-    make = _Maker(kernel, kernel.rows, kernel.columns, hints)
+    make = Maker(kernel, kernel.rows, kernel.columns, hints)
     found = []
     for width, warps, most, registers in (
         (8192, 32, 5, 0),
@@ -122,7 +122,7 @@ def _shared_rows(
     kernel: LoopKernel, hints: dict[Any, int], rows: int, length: int
 ) -> list[Schedule]:
     """Programs that hold 8K or 16K elements of a row each."""
-    make = _Maker(kernel, kernel.rows, kernel.columns, hints)
+    make = Maker(kernel, kernel.rows, kernel.columns, hints)
     found = []
     for block, strips, warps in ((8192, 1, 16), (4096, 4, 16), (8192, 4, 32)):
         parts = -(-length // (block * strips))
@@ -154,7 +154,7 @@ def _can_share(kernel: LoopKernel) -> bool:
 
 def _looped(kernel: LoopKernel, hints: dict[Any, int]) -> list[Schedule]:
     """Rows walked in steps of several tiles, which keeps several reads under way."""
-    make = _Maker(kernel, kernel.rows, kernel.columns, hints)
+    make = Maker(kernel, kernel.rows, kernel.columns, hints)
     return [
         make(1, 2048, strips=4, looped=True, warps=8),
         make(1, 4096, strips=4, looped=True, warps=16),
@@ -164,17 +164,17 @@ def _looped(kernel: LoopKernel, hints: dict[Any, int]) -> list[Schedule]:
 
 def _strided_rows(kernel: LoopKernel, hints: dict[Any, int]) -> list[Schedule]:
     """Memory is contiguous across rows: tiles are tall, so that each access reads whole lines."""
-    make = _Maker(kernel, kernel.rows, kernel.columns, hints)
+    make = Maker(kernel, kernel.rows, kernel.columns, hints)
     rows = dims.hint(kernel.row_count, hints)
     length = dims.hint(kernel.column_count, hints)
-    block = _power_of_two(length)
+    block = power_of_two(length)
     found = []
     for height, per_thread in ((32, 4 * LANES), (32, 8 * LANES), (64, 8 * LANES), (16, 4 * LANES)):
-        height = min(_power_of_two(rows), height)
+        height = min(power_of_two(rows), height)
         if height * block <= 4 * RESIDENT_LIMIT // 2:
-            found.append(make(height, block, warps=_warps(height * block, per_thread)))
+            found.append(make(height, block, warps=warps_for(height * block, per_thread)))
     if not found:
-        height = min(_power_of_two(rows), 64)
+        height = min(power_of_two(rows), 64)
         found = [
             make(height, min(32, block), strips=2, looped=True, warps=8),
             make(height, min(64, block), looped=True, warps=8),
@@ -212,14 +212,14 @@ def _below(fold: Fold) -> list[Any]:
 def _pointwise_schedules(kernel: LoopKernel, hints: dict[Any, int]) -> list[Schedule]:
     if len(kernel.rows) <= 1:
         return _flat(kernel, kernel.rows, hints)
-    main = _contiguous_axis(kernel, hints)
+    main = contiguous_axis(kernel, hints)
     others = _other_contiguous(kernel, main, hints)
     extent = dims.hint(main.extent, hints)
     if others is not None:
         outer = tuple(a for a in kernel.rows if a not in (main, others))
-        make = _Maker(kernel, (*outer, others), (main,), hints)
-        side = min(_power_of_two(extent), 64)
-        other_side = min(_power_of_two(dims.hint(others.extent, hints)), 64)
+        make = Maker(kernel, (*outer, others), (main,), hints)
+        side = min(power_of_two(extent), 64)
+        other_side = min(power_of_two(dims.hint(others.extent, hints)), 64)
         return [
             make(other_side, side, warps=4),
             make(min(other_side, 32), min(side, 32), warps=4),
@@ -227,10 +227,10 @@ def _pointwise_schedules(kernel: LoopKernel, hints: dict[Any, int]) -> list[Sche
     outer = tuple(a for a in kernel.rows if a != main)
     if extent < WARP:
         return _flat(kernel, (*outer, main), hints)
-    make = _Maker(kernel, outer, (main,), hints)
-    width = min(_power_of_two(extent), FLAT_BLOCK)
+    make = Maker(kernel, outer, (main,), hints)
+    width = min(power_of_two(extent), FLAT_BLOCK)
     rows = dims.hint(kernel.row_count, hints) // extent
-    height = max(1, min(_power_of_two(rows), FLAT_BLOCK // width))
+    height = max(1, min(power_of_two(rows), FLAT_BLOCK // width))
     found = [make(height, width, warps=4)]
     if rows * extent > 64 * FLAT_BLOCK * PROCESSORS:
         found.append(make(max(1, 2 * height), width, warps=4))
@@ -240,14 +240,14 @@ def _pointwise_schedules(kernel: LoopKernel, hints: dict[Any, int]) -> list[Sche
 
 
 def _flat(kernel: LoopKernel, axes: tuple[Axis, ...], hints: dict[Any, int]) -> list[Schedule]:
-    make = _Maker(kernel, axes, (), hints)
+    make = Maker(kernel, axes, (), hints)
     count = dims.hint(kernel.row_count, hints)
     if count <= 32 * FLAT_BLOCK:
-        return [make(min(_power_of_two(count), 256), 1, warps=4)]
+        return [make(min(power_of_two(count), 256), 1, warps=4)]
     return [make(FLAT_BLOCK, 1, warps=4), make(2 * FLAT_BLOCK, 1, warps=8)]
 
 
-def _contiguous_axis(kernel: LoopKernel, hints: dict[Any, int]) -> Axis:
+def contiguous_axis(kernel: LoopKernel, hints: dict[Any, int]) -> Axis:
     """Return the axis along which most bytes are next to each other."""
     weights = _contiguity(kernel, hints)
     fallback = kernel.axes[-1]
@@ -282,7 +282,7 @@ def _contiguity(kernel: LoopKernel, hints: dict[Any, int]) -> dict[Axis, int]:
 # --- common ------------------------------------------------------------------------------------
 
 
-class _Maker:
+class Maker:
     """Makes schedules over given axes, with coordinates as wide as the accesses need."""
 
     def __init__(
@@ -319,7 +319,10 @@ class _Maker:
         again: bool = False,
         warps: int = 4,
         registers: int = 0,
+        groups: int = 0,
+        fixed: tuple[Axis, ...] = (),
     ) -> Schedule:
+        """Return the schedule with tiles of these sizes."""
         return Schedule(
             self.outer,
             self.inner,
@@ -333,6 +336,8 @@ class _Maker:
             self.wide_inner,
             num_warps=warps,
             registers=registers,
+            groups=groups,
+            fixed=fixed,
         )
 
 
@@ -350,9 +355,11 @@ def _touches(atom: Any, axes: tuple[Axis, ...]) -> bool:
     return bool(inside & set(axes))
 
 
-def _power_of_two(count: int) -> int:
+def power_of_two(count: int) -> int:
+    """Return the least power of two that is no less."""
     return 1 << max(count - 1, 0).bit_length()
 
 
-def _warps(elements: int, per_thread: int) -> int:
-    return max(1, min(32, _power_of_two(elements // (per_thread * WARP))))
+def warps_for(elements: int, per_thread: int) -> int:
+    """Return how many warps hold so many elements with so many a thread."""
+    return max(1, min(32, power_of_two(elements // (per_thread * WARP))))

@@ -24,13 +24,13 @@ from fuseopt.ir.combine import COMBINES
 from fuseopt.ir.values import Fold
 
 if TYPE_CHECKING:
-    from fuseopt.codegen.printer import _Printer
+    from fuseopt.codegen.printer import Printer
 
 
 class CrossProgram:
     """Emits the meeting of the programs that share a row."""
 
-    def __init__(self, printer: _Printer) -> None:
+    def __init__(self, printer: Printer) -> None:
         self.printer = printer
         self.slots = 0
         self.passes = 0

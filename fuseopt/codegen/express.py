@@ -185,7 +185,11 @@ class Expressions:
             return primitive.spelling.format(*map(self._compared, args))
         compared = args[1 if name == "where" else 0 :]
         # An operator takes a literal in its other operand's type; a function makes it 32 bits wide.
-        literal = primitive.spelling.startswith("(") or compared[0].dtype in _LITERALS
+        # A comparison makes a floating-point one 32 bits wide as well.
+        operator = primitive.spelling.startswith("(")
+        if primitive.gives_bool and compared[0].dtype == torch.float64:
+            operator = False
+        literal = operator or compared[0].dtype in _LITERALS
         numbers_only = all(isinstance(a, Number) for a in compared)
         spelled = self.name_of if literal and not numbers_only else self.typed
         texts = [spelled(a) for a in args]

@@ -17,7 +17,7 @@ from fuseopt.ir.combine import COMBINES, identity_of
 from fuseopt.ir.values import Fold, Value
 
 if TYPE_CHECKING:
-    from fuseopt.codegen.printer import _Printer
+    from fuseopt.codegen.printer import Printer
 
 State = tuple[str, ...]
 
@@ -25,7 +25,7 @@ State = tuple[str, ...]
 class PairEmitter:
     """Emits the statements of pairs."""
 
-    def __init__(self, printer: _Printer) -> None:
+    def __init__(self, printer: Printer) -> None:
         self.printer = printer
 
     def finish(self, pair: Pair, first: str, second: str) -> None:

@@ -33,15 +33,12 @@ THREADS_PER_WARP = 32
 EARLY_BYTES = 160  # of a thread's registers that may hold what was read before it is needed
 
 
-def print_body(kernel: LoopKernel, schedule: Schedule, *, interpreted: bool = False) -> Body:
-    """Return the statements of the kernel's function, indented by four spaces.
+class Printer(Expressions):
+    """Prints one kernel under one schedule.
 
     interpreted: spell NVIDIA's math functions as calls that Triton's interpreter can run.
     """
-    return _Printer(kernel, schedule, interpreted=interpreted).run()
 
-
-class _Printer(Expressions):
     def __init__(self, kernel: LoopKernel, schedule: Schedule, *, interpreted: bool) -> None:
         super().__init__(kernel, schedule, fast=may_be_fast(kernel), interpreted=interpreted)
         self.cross = CrossProgram(self)
@@ -51,6 +48,7 @@ class _Printer(Expressions):
     # --- the whole -----------------------------------------------------------------------------
 
     def run(self) -> Body:
+        """Return the statements of the kernel's function, indented by four spaces."""
         s = self.schedule
         self._row_coordinates()
         if s.inner and not s.looped:
@@ -68,7 +66,7 @@ class _Printer(Expressions):
     def _read_early(self) -> None:
         """Start all reads at once, where what they bring fits: none then waits for a reduction."""
         s = self.schedule
-        loads = [v for v in self.kernel.loads() if v.axes & self.inner_axes and _is_direct(v)]
+        loads = [v for v in self.kernel.loads() if v.axes & self.inner_axes and is_direct(v)]
         threads = s.num_warps * THREADS_PER_WARP
         held = s.outer_block * s.width // threads * sum(v.dtype.itemsize for v in loads)
         if held <= EARLY_BYTES:
@@ -218,6 +216,11 @@ class _Printer(Expressions):
         if self._grid_over_inner():
             self.line(f"row_tile = program // tl.cdiv({spell.size(s.inner_count)}, RBLOCK)")
             tile = "row_tile"
+        self._rows_of(tile)
+
+    def _rows_of(self, tile: str) -> None:
+        """Emit the coordinates of the rows of one outer tile."""
+        s = self.schedule
         if self.scalar_rows:
             self.line(f"x = {tile}")
         else:
@@ -270,6 +273,6 @@ class _Printer(Expressions):
         return reduced if self.scalar_rows else f"{reduced}[:, None]"
 
 
-def _is_direct(load: Load) -> bool:
-    """Whether an address is known from coordinates alone."""
+def is_direct(load: Load) -> bool:
+    """Return whether an address is known from coordinates alone."""
     return not load.operands

@@ -22,6 +22,9 @@ class Schedule:
         own narrow dtype, stays in registers between passes.
     wide_outer, wide_inner: coordinates need 64 bits.
     registers: the most a thread may use, so that more programs run at a time; 0: no limit.
+    groups: each program walks the outer tiles of one of so many groups and keeps sums on the way;
+        0: one outer tile a program.
+    fixed: axes that a program of a group has one point of.
     """
 
     outer: tuple[Axis, ...]
@@ -37,6 +40,13 @@ class Schedule:
     num_warps: int = 4
     num_stages: int = 1
     registers: int = 0
+    groups: int = 0
+    fixed: tuple[Axis, ...] = ()
+
+    @property
+    def fixed_count(self) -> Size:
+        """Points of the fixed axes."""
+        return dims.product(a.extent for a in self.fixed)
 
     @property
     def outer_count(self) -> Size:
@@ -56,12 +66,13 @@ class Schedule:
     def describe(self) -> str:
         """Return a short text for reports: "resident 4x1024, 8 warps"."""
         warps = f"{self.num_warps} warps"
+        groups = f" in {self.groups} groups" if self.groups else ""
         if not self.inner:
-            return f"flat {self.outer_block}, {warps}"
+            return f"flat {self.outer_block}{groups}, {warps}"
         kind = "looped" if self.looped else "tile"
         strips = f"x{self.strips}" if self.strips > 1 else ""
         parts = f" of {self.parts} parts" if self.parts > 1 else ""
         again = " recomputed" if self.again else ""
         limit = f", {self.registers} registers" if self.registers else ""
         tile = f"{self.outer_block}x{self.inner_block}{strips}"
-        return f"{kind} {tile}{parts}{again}, {warps}{limit}"
+        return f"{kind} {tile}{parts}{again}{groups}, {warps}{limit}"

@@ -20,7 +20,7 @@ from fuseopt.events import Reason
 from fuseopt.fuse.classify import Role, Verdict, is_widening
 from fuseopt.fuse.cost import node_bytes, numel
 from fuseopt.ir import dims
-from fuseopt.lower.lower import NotLowerable
+from fuseopt.lower.nest import NotLowerable
 from fuseopt.lower.region import Region, values_of
 from fuseopt.ops import NotExpressible
 

@@ -38,12 +38,17 @@ class TensorParam:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Writes `value` to element `index` of output `param`, where every guard is true."""
+    """Writes `value` to element `index` of output `param`, where every guard is true.
+
+    partial: the value is added up along the axes that the index does not have, as far as one
+        program gets, and the output holds the sums of all programs (`codegen.totals`).
+    """
 
     param: int
     index: Index
     value: Value
     guard: tuple[Value, ...] = ()
+    partial: bool = False
 
     @property
     def axes(self) -> frozenset[Axis]:
@@ -55,8 +60,9 @@ class Store:
 class LoopKernel:
     """Stores over a loop nest: `rows` are parallel axes, `columns` are reduced or tiled together.
 
-    Every `Fold` of the kernel runs over exactly the columns. A kernel without folds has no columns;
-    the schedule tiles its rows as it likes.
+    A `Fold` runs over exactly the columns, or is a total: a sum over all axes that its result does
+    not have, rows among them, of which only results of its own size are computed. A kernel without
+    folds over columns has none; the schedule tiles its rows as it likes.
     """
 
     rows: tuple[Axis, ...]
@@ -79,8 +85,14 @@ class LoopKernel:
         return (v for v in self.values() if isinstance(v, Load))
 
     def folds(self) -> Iterator[Fold]:
-        """The reductions among the values."""
-        return (v for v in self.values() if isinstance(v, Fold))
+        """The reductions over the columns."""
+        folds = (v for v in self.values() if isinstance(v, Fold))
+        return (f for f in folds if f.over == self.columns)
+
+    def totals(self) -> Iterator[Fold]:
+        """The sums over rows."""
+        folds = (v for v in self.values() if isinstance(v, Fold))
+        return (f for f in folds if f.over != self.columns)
 
     @property
     def row_count(self) -> Size:

@@ -16,15 +16,20 @@ OnAxes = Callable[[tuple[Axis, ...]], tuple[Axis, ...]]
 def rewrite_indices(
     kernel: LoopKernel, rows: tuple[Axis, ...], columns: tuple[Axis, ...], on_terms: OnTerms
 ) -> LoopKernel:
-    """Return the kernel over other axes. `on_terms` maps the plain axis terms of each index."""
-    rebuilt = _Rebuilt(columns, on_terms)
+    """Return the kernel, one without totals, over other axes.
+
+    `on_terms` maps the plain axis terms of each index.
+    """
+    rebuilt = Rebuilt(columns, on_terms)
     for value in kernel.values():
         rebuilt.add(value)
     stores = tuple(rebuilt.store(s) for s in kernel.stores)
     return replace(kernel, rows=rows, columns=columns, stores=stores)
 
 
-class _Rebuilt:
+class Rebuilt:
+    """Makes the values of a kernel anew, operands before users."""
+
     def __init__(self, columns: tuple[Axis, ...], on_terms: OnTerms) -> None:
         self.columns = columns
         self.on_terms = on_terms
@@ -32,13 +37,17 @@ class _Rebuilt:
         self.done: dict[int, Value] = {}
 
     def add(self, value: Value) -> None:
-        self.done[id(value)] = self._value(value)
+        """Make a value anew."""
+        self.done[id(value)] = self.value(value)
 
     def store(self, store: Store) -> Store:
+        """Return a store of values that have been added."""
         guard = tuple(self.done[id(g)] for g in store.guard)
-        return Store(store.param, self.index(store.index), self.done[id(store.value)], guard)
+        index, value = self.index(store.index), self.done[id(store.value)]
+        return replace(store, index=index, value=value, guard=guard)
 
     def index(self, index: Index) -> Index:
+        """Return an index mapped."""
         plain = Index(index.const, tuple(t for t in index.terms if isinstance(t[0], Axis)))
         result = self.on_terms(plain)
         for atom, coefficient in index.terms:
@@ -54,7 +63,8 @@ class _Rebuilt:
             result = result + made
         return result
 
-    def _value(self, value: Value) -> Value:
+    def value(self, value: Value) -> Value:
+        """Return a value whose operands have been added, made anew."""
         match value:
             case Load(dtype=dtype, param=param, index=index, guard=guard):
                 conditions = tuple(self.done[id(g)] for g in guard)

@@ -78,7 +78,8 @@ def _value(value: Value, names: dict[int, str]) -> str:
 
 def _store(store: Store, names: dict[int, str]) -> str:
     place = f"out{store.param}[{index_text(store.index, names)}]"
-    return f"{place} = {names[id(store.value)]}{_where(store.guard, names)}"
+    assign = "+=" if store.partial else "="
+    return f"{place} {assign} {names[id(store.value)]}{_where(store.guard, names)}"
 
 
 def _where(guards: tuple[Value, ...], names: dict[int, str]) -> str:

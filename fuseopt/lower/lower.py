@@ -4,8 +4,9 @@
     ->  rows a: 4, columns b: 8;  store y[8a + b] = load x[8a + b] / fold(sum, load x[8a + b], {b})
 
 The largest output gives the axes. A reduction takes the axes that its result does not vary along,
-so that what it reads is what the rest of the row reads. Views become index arithmetic; where an
-index needs a division, the axis is split and the lowering starts over with finer axes.
+so that what it reads is what the rest of the row reads; one kernel has one run of such axes, and
+totals, which run over rows as well. Views become index arithmetic; where an index needs a division,
+the axis is split and the lowering starts over with finer axes.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from fuseopt.ir.index import (
     SplitAxis,
     axis_index,
     indirect,
-    mixed_radix,
     within,
 )
 from fuseopt.ir.kernel import LoopKernel, Store, TensorParam
-from fuseopt.ir.layout import align, covered, run_of
-from fuseopt.ir.values import Value, Values
+from fuseopt.ir.layout import align
+from fuseopt.ir.values import Fold, Value, Values, walk
 from fuseopt.lower.indexmap import broadcast, flat, reshaped
+from fuseopt.lower.nest import Nest, NotLowerable, axes_in_order, split
+from fuseopt.lower.totals import kept_shape, pays, totals_of
 from fuseopt.ops.declare import compute_dtype
 
 # Beyond the range of float8_e4m3fn hardware saturates, and so do newer releases of PyTorch; older
@@ -40,15 +42,7 @@ from fuseopt.ops.declare import compute_dtype
 _nan_beyond_464 = bool(torch.tensor(500.0).to(torch.float8_e4m3fn).isnan())
 MOST_SPLITS = 64
 MOST_PIECES = 16
-
-
-class NotLowerable(Exception):  # noqa: N818 - a verdict about a region, handled by selection
-    """The expressions do not fit one loop nest. `code` is "different-axes" or "index"."""
-
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
+LONGEST_ROW = 16384  # elements of a row that a program can hold, sums over rows besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +63,31 @@ def lower(
         that the user wrote round in any case.
     Raises `NotLowerable`.
     """
+    totals = totals_of([o.expr for o in outputs])
+    plans: list[dict[int, expr.Reduce]] = [{}]
+    if totals:
+        plans.insert(0 if any(map(pays, totals.values())) else 1, totals)
+    refusals = []
+    for plan in plans:
+        try:
+            return _lower(inputs, outputs, plan, round_like_eager)
+        except NotLowerable as refusal:
+            refusals.append(refusal)
+    raise refusals[0]
+
+
+def _lower(
+    inputs: Sequence[TensorParam],
+    outputs: Sequence[Output],
+    totals: dict[int, expr.Reduce],
+    round_like_eager: bool,
+) -> LoopKernel:
     extents: dict[str, tuple[Size, ...]] = {}
     for _ in range(MOST_SPLITS):
         try:
-            kernel = _Lowering(inputs, outputs, extents, round_like_eager).run()
+            kernel = _Lowering(inputs, outputs, extents, totals, round_like_eager).run()
         except SplitAxis as request:
-            _split(extents, request)
+            split(extents, request)
             continue
         try:
             check(kernel)
@@ -90,88 +103,121 @@ def used_inputs(outputs: Sequence[Output]) -> tuple[int, ...]:
     return tuple(sorted({e.position for e in below if isinstance(e, expr.Input)}))
 
 
-def _split(extents: dict[str, tuple[Size, ...]], request: SplitAxis) -> None:
-    root, _, place = request.axis.name.rpartition("_")
-    parts = list(extents[root])
-    outer = dims.divide(request.axis.extent, request.inner)
-    assert outer is not None
-    parts[int(place) : int(place) + 1] = [outer, request.inner]
-    extents[root] = tuple(parts)
-
-
 class _Lowering:
     def __init__(
         self,
         inputs: Sequence[TensorParam],
         outputs: Sequence[Output],
         extents: dict[str, tuple[Size, ...]],
+        totals: dict[int, expr.Reduce],
         round_like_eager: bool,
     ) -> None:
         self.used = {position: place for place, position in enumerate(used_inputs(outputs))}
         self.inputs = tuple(inputs[position] for position in self.used)
         self.outputs = outputs
-        self.extents = extents
+        self.nest = Nest(extents)
+        self.totals = totals
+        self.summed: dict[int, tuple[Index, ...]] = {}  # where totals read their operands
         self.round_like_eager = round_like_eager
         self.values = Values()
-        self.axes: list[Axis] = []
-        self.columns: tuple[Axis, ...] = ()
         self.done: dict[tuple[object, ...], Value] = {}
-        self.visits: dict[int, list[tuple[Index, ...]]] = {}
 
     def run(self) -> LoopKernel:
-        sizes = [dims.product(o.expr.shape) for o in self.outputs]
-        main = _largest(sizes)
+        domains = [self._domain(number) for number in range(len(self.outputs))]
+        main = _largest([dims.product(e.shape) for e in domains])
         stores: dict[int, Store] = {}
-        indices = self._make_axes("x", self.outputs[main].expr.shape)
-        stores[main] = self._store(main, indices)
-        for number, output in enumerate(self.outputs):
-            if number != main:
-                stores[number] = self._store(number, self._place(output.expr))
-        rows = tuple(a for a in self.axes if a not in self.columns)
+        indices = self.nest.make_axes("x", domains[main].shape)
+        # Totals take their axes from what the others visit, and so come last.
+        order = sorted(range(len(self.outputs)), key=lambda n: (n in self.totals, n != main))
+        for number in order:
+            total = self.totals.get(number)
+            if total is not None:
+                where = indices if number == main else self.nest.place(total.arg)
+                stores[number] = self._store(number, self._place_total(number, total, where))
+            else:
+                where = indices if number == main else self.nest.place(domains[number])
+                stores[number] = self._store(number, where)
+        for number, store in stores.items():
+            self._check_totals(number, store)
+        if len({stores[n].index.axes for n in self.totals}) > 1:
+            raise NotLowerable("different-axes", "sums over rows that keep different axes")
         params = tuple(TensorParam(o.expr.dtype, o.expr.shape, o.strides) for o in self.outputs)
         ordered = tuple(stores[n] for n in range(len(self.outputs)))
-        return LoopKernel(rows, self.columns, self.inputs, params, ordered)
+        return LoopKernel(self.nest.rows, self.nest.columns, self.inputs, params, ordered)
 
-    # --- axes ----------------------------------------------------------------------------------
+    def _domain(self, number: int) -> Expr:
+        """What gives the points that an output is computed from."""
+        total = self.totals.get(number)
+        return self.outputs[number].expr if total is None else total.arg
 
-    def _make_axes(self, kind: str, shape: Sequence[Size]) -> tuple[Index, ...]:
-        """Make axes for the dimensions of a shape and return the index along each dimension."""
-        found: list[Index] = []
-        for number, extent in enumerate(shape):
-            if extent == 1:
-                found.append(Index())
-                continue
-            root = f"{kind}{number}"
-            parts = self.extents.setdefault(root, (extent,))
-            axes = [Axis(f"{root}_{place}", part) for place, part in enumerate(parts)]
-            self.axes.extend(axes)
-            found.append(mixed_radix(axes))
-        return tuple(found)
+    # --- totals --------------------------------------------------------------------------------
 
-    def _place(self, output: Expr) -> tuple[Index, ...]:
-        """Return where in an output each point of the axes writes."""
-        for indices in self.visits.get(id(output), ()):
-            if covered(indices, output.shape) is not None:
-                return indices
-        long = [s for s in output.shape if s != 1]
-        rows = [a for a in self.axes if a not in self.columns]
-        for axes in (self.axes, rows):
-            found = align(long, axes) if axes else None
-            if found is not None:
-                left = iter(found)
-                return tuple(Index() if s == 1 else next(left) for s in output.shape)
-        if not long:
-            return (Index(),) * output.rank
-        raise NotLowerable(
-            "different-axes",
-            f"an output of shape {dims.text(output.shape)} does not run along the others' axes",
-        )
+    def _place_total(
+        self, number: int, total: expr.Reduce, where: tuple[Index, ...]
+    ) -> tuple[Index, ...]:
+        """Return where an output below a total writes, its operand being read at `where`."""
+        self.summed[id(total)] = where
+        kept = [i for d, i in enumerate(where) if d not in total.over and total.shape[d] != 1]
+        output = self.outputs[number].expr
+        long = [n for n in output.shape if n != 1]
+        if len(long) != len(kept) or not all(map(dims.same, long, kept_shape(total))):
+            axes = [a for i in kept for a in axes_in_order(i)]
+            aligned = align(long, axes)
+            if aligned is None:
+                raise NotLowerable("different-axes", "a sum over rows is written in another order")
+            kept = list(aligned)
+        left = iter(kept)
+        return tuple(Index() if n == 1 else next(left) for n in output.shape)
+
+    def _total(self, e: expr.Reduce, indices: tuple[Index, ...]) -> Value:
+        where = self.summed[id(e)]
+        moved = [
+            i != w for d, (i, w) in enumerate(zip(indices, where, strict=True)) if e.shape[d] != 1
+        ]
+        if any(moved):
+            raise NotLowerable("different-axes", "a sum over rows is used along other axes")
+        value = self.at(e.arg, where, ())
+        kept: frozenset[Axis] = frozenset().union(*(i.axes for i in indices))
+        reached: frozenset[Axis] = frozenset().union(*(i.axes for i in where))
+        over = tuple(a for a in self.nest.axes if a in reached and a not in kept)
+        columns = set(self.nest.columns)
+        missed = [a for a in self.nest.axes if a not in reached and a not in columns]
+        if (
+            missed
+            or over == self.nest.columns
+            or any(columns & part not in (set(), columns) for part in (reached, kept))
+        ):
+            raise NotLowerable("different-axes", "a sum over rows does not run over whole rows")
+        if columns & set(over) and not columns <= value.axes:
+            raise NotLowerable("different-axes", "a sum over rows counts each of them often")
+        if columns and not dims.is_nonnegative(
+            LONGEST_ROW + -dims.product(a.extent for a in columns)
+        ):
+            raise NotLowerable("different-axes", f"sums over rows of more than {LONGEST_ROW}")
+        return self.values.fold(e.combine, value, over)
+
+    def _check_totals(self, number: int, store: Store) -> None:
+        """Refuse a total that something larger than it is computed from."""
+        values = walk([store.value])
+        found = [v for v in values if isinstance(v, Fold) and v.over != self.nest.columns]
+        if not found:
+            return
+        above = {id(v) for v in found}
+        for value in values:  # operands come first
+            if any(id(o) in above for o in value.operands):
+                above.add(id(value))
+                if isinstance(value, Fold) or not value.axes <= found[0].axes:
+                    reason = "a sum over rows is needed before it is complete"
+                    raise NotLowerable("different-axes", reason)
+        if number not in self.totals:
+            reason = "a sum over rows is needed where it is not complete"
+            raise NotLowerable("different-axes", reason)
 
     def _store(self, number: int, indices: tuple[Index, ...]) -> Store:
         output = self.outputs[number]
         value = self.at(output.expr, indices, ())
         where = flat(indices, output.strides)
-        idle = [a for a in self.axes if a not in where.axes]
+        idle = [a for a in self.nest.axes if a not in where.axes]
         if any(a in value.axes for a in idle):
             raise NotLowerable("layout", "an output is written at fewer places than it has values")
         guard = tuple(
@@ -181,7 +227,7 @@ class _Lowering:
                 self.values.number(0, torch.int64),
             )
             for a in idle
-            if a not in self.columns
+            if a not in self.nest.columns and number not in self.totals
         )
         return Store(number, where, value, guard)
 
@@ -194,7 +240,7 @@ class _Lowering:
         if known is None:
             known = self.done[key] = self._at(e, indices, guard)
             if not guard:
-                self.visits.setdefault(id(e), []).append(indices)
+                self.nest.visits.setdefault(id(e), []).append(indices)
         return known
 
     def _at(self, e: Expr, indices: tuple[Index, ...], guard: tuple[Value, ...]) -> Value:
@@ -264,47 +310,19 @@ class _Lowering:
     def _reduce(
         self, e: expr.Reduce, indices: tuple[Index, ...], guard: tuple[Value, ...]
     ) -> Value:
+        if id(e) in self.summed:
+            return self._total(e, indices)
         kept: frozenset[Axis] = frozenset().union(*(i.axes for i in indices))
         long = [d for d in e.over if e.arg.shape[d] != 1]
         extents = [e.arg.shape[d] for d in long]
-        along = self._reduced_axes(e, extents, kept)
+        along = self.nest.reduced_axes(extents, kept)
         # A guard along axes that the result does not have is not what keeps it in bounds.
         guard = tuple(g for g in guard if g.axes <= kept)
         inner = list(indices)
         for dim, where in zip(long, along, strict=True):
             inner[dim] = where
         body = self.at(e.arg, tuple(inner), guard)
-        return self.values.fold(e.combine, body, self.columns)
-
-    def _reduced_axes(
-        self, e: expr.Reduce, extents: list[Size], kept: frozenset[Axis]
-    ) -> tuple[Index, ...]:
-        count = dims.product(extents)
-        if not self.columns:
-            idle = [a for a in self.axes if a not in kept]
-            run = run_of(idle, count)
-            if run is None:
-                if idle:
-                    raise NotLowerable(
-                        "different-axes",
-                        f"a reduction over {dims.text(extents)} is spread over axes of "
-                        f"{dims.text([a.extent for a in idle])}",
-                    )
-                before = len(self.axes)
-                made = self._make_axes("r", extents)
-                self.columns = tuple(self.axes[before:])
-                return made
-            self.columns = run
-        if kept & set(self.columns):
-            raise NotLowerable("different-axes", "two reductions run over different axes")
-        found = align(extents, self.columns)
-        if found is None:
-            raise NotLowerable(
-                "different-axes",
-                f"reductions over {dims.text(extents)} and over "
-                f"{dims.text([a.extent for a in self.columns])} in one region",
-            )
-        return found
+        return self.values.fold(e.combine, body, self.nest.columns)
 
     def _cat(self, e: expr.Cat, indices: tuple[Index, ...], guard: tuple[Value, ...]) -> Value:
         if len(e.args) > MOST_PIECES:

@@ -13,7 +13,8 @@ from torch import fx
 from fuseopt.graph.lift import Lifted, lift
 from fuseopt.ir.expr import Expr, Input, walk
 from fuseopt.ir.kernel import LoopKernel, TensorParam
-from fuseopt.lower.lower import NotLowerable, Output, lower, used_inputs
+from fuseopt.lower.lower import Output, lower, used_inputs
+from fuseopt.lower.nest import NotLowerable
 
 
 @dataclass(frozen=True, slots=True)

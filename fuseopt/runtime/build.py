@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from fuseopt.codegen.generate import Candidate, generate
+from fuseopt.codegen.source import KernelSource
 from fuseopt.config import Environment
 from fuseopt.errors import KernelError
 from fuseopt.ir import dims
 from fuseopt.ir.kernel import LoopKernel, TensorParam
-from fuseopt.runtime.call import Built, RegionKernel, stream_of
+from fuseopt.runtime.call import Built, Launch, RegionKernel, stream_of
 from fuseopt.runtime.samples import draw_inputs
+from fuseopt.runtime.steps import in_turn
 
 TUNE_MEMORY = 0.6  # share of the free memory that trying out a kernel may take
 
@@ -99,7 +101,8 @@ class Builder:
         for order in orders:
             bucket = {s: _bucket(h) for s, h in zip(order.symbols, order.hints, strict=True)}
             candidates = self._candidates(order, bucket)
-            sources += [c.source for c in (candidates if self.environment.tune else candidates[:1])]
+            tried = candidates if self.environment.tune else candidates[:1]
+            sources += [source for c in tried for source in c.sources]
         compile_many(sources, Target.of(self.device), self.store, self.environment.jobs)
 
     def _build_one(self, order: Order, sizes: dict[Any, int]) -> Built:
@@ -114,17 +117,28 @@ class Builder:
         from fuseopt.runtime.interpret import interpret
         from fuseopt.runtime.module import source_path
 
-        def launch(x: int, y: int, z: int, stream: int, *args: Any) -> None:
-            interpret(candidate.source, (x, y, z), args, self.store)
+        def launch_of(source: KernelSource) -> Launch:
+            def launch(x: int, y: int, z: int, stream: int, *args: Any) -> None:
+                interpret(source, (x, y, z), args, self.store)
 
+            return launch
+
+        launch = in_turn(candidate, launch_of)
         return Built(candidate, launch, str(source_path(candidate.source, self.store)))
 
     def _launched(self, candidate: Candidate) -> Built:
         from fuseopt.runtime.compile import Target, compile_kernel
         from fuseopt.runtime.launch import Launcher
 
-        binary = compile_kernel(candidate.source, Target.of(self.device), self.store)
-        return Built(candidate, Launcher(binary, self.device).launch, str(binary.path))
+        paths = []
+
+        def launch_of(source: KernelSource) -> Launch:
+            binary = compile_kernel(source, Target.of(self.device), self.store)
+            paths.append(str(binary.path))
+            return Launcher(binary, self.device).launch
+
+        launch = in_turn(candidate, launch_of)
+        return Built(candidate, launch, paths[0])
 
     # --- tuning --------------------------------------------------------------------------------
 
@@ -150,7 +164,7 @@ class Builder:
                 return time_candidates(calls, moved)
 
         name = torch.cuda.get_device_name(self.device)
-        digests = [f"{c.source.name} {c.source.digest}" for c in candidates]
+        digests = [" ".join(f"{s.name} {s.digest}" for s in c.sources) for c in candidates]
         key = f"{order.key} {sorted(map(str, sizes.items()))} {name}"
         best = choose(self.store, key, digests, measure)
         return launched.get(best) or self._launched(candidates[best])

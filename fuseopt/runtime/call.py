@@ -36,9 +36,11 @@ class Built:
         return [sizes[s] for s in self.candidate.symbols]
 
     def scratch(self, sizes: dict[Any, int], device: torch.device) -> list[torch.Tensor]:
-        """Return the zeroed memory that a launch takes last, if any."""
-        words = self.candidate.scratch(sizes)
-        return [torch.zeros(words, dtype=torch.int32, device=device)] if words else []
+        """Return the memory that a launch works in and takes last."""
+        return [
+            (torch.zeros if s.zeroed else torch.empty)(s.count, dtype=s.dtype, device=device)
+            for s in self.candidate.scratch(sizes)
+        ]
 
 
 @dataclass(slots=True, eq=False)

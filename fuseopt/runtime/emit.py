@@ -19,6 +19,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from fuseopt.graph.clean import may_alias
 from fuseopt.graph.form import is_view
 from fuseopt.ir import dims
 from fuseopt.runtime.call import RegionKernel, realign
@@ -216,12 +217,11 @@ class _Emitting:
             shape, strides = _tuple(param.shape), _tuple(param.strides)
             self.lines.append(f"{output} = {empty}({shape}, {strides}, {param.dtype})")
         extra = []
-        words = built.candidate.scratch({})
-        if words:
-            extra = [self._fresh("scratch")]
-            device = self._text(self.device)
-            made = f"torch.zeros({words}, dtype=torch.int32, device={device})"
-            self.lines.append(f"{extra[0]} = {made}")
+        for scratch in built.candidate.scratch({}):
+            extra.append(self._fresh("scratch"))
+            make = "torch.zeros" if scratch.zeroed else "torch.empty"
+            options = f"dtype={scratch.dtype}, device={self._text(self.device)}"
+            self.lines.append(f"{extra[-1]} = {make}({scratch.count}, {options})")
         arguments = ", ".join([*given, *outputs, *extra])
         self.lines.append(f"{launch}({built.grid({})}, 1, 1, stream, {arguments})")
         done = extra + [g for g, t in zip(given, tensors, strict=True) if g != self.names[t]]
@@ -243,7 +243,7 @@ class _Emitting:
             steps.append(("{0}.data_ptr() & 15", f"{self._bind('realign', realign)}({{0}})"))
         if not steps:
             return name
-        if _is_written(tensor):  # the name must go on standing for the memory that is written
+        if _is_seen(tensor):  # the name must go on standing for the memory that others see
             name = self._fresh("ready")
             self.lines.append(f"{name} = {self.names[tensor]}")
         lines = [f"if {test}: {{0}} = {change}".format(name) for test, change in steps]
@@ -326,16 +326,16 @@ def _is_kernel(node: fx.Node) -> bool:
     return isinstance(node.target, RegionKernel)
 
 
-def _is_written(node: fx.Node) -> bool:
-    """Whether an op writes to a tensor, directly or through a view of it."""
+def _is_seen(node: fx.Node) -> bool:
+    """Whether an op writes to a tensor, or its memory may leave the graph, itself or as a view."""
     for user in node.users:
-        if not isinstance(user.target, OpOverload):
-            continue
-        schema = user.target._schema
-        if schema.is_mutable and user.args[0] is node:
+        if user.op == "output":
             return True
-        is_view = any(r.alias_info is not None for r in schema.returns)
-        if is_view and _is_written(user):
+        target = user.target
+        if isinstance(target, OpOverload) and target._schema.is_mutable and user.args[0] is node:
+            return True
+        shares = target is operator.getitem or (not _is_kernel(user) and may_alias(user))
+        if shares and _is_seen(user):
             return True
     return False
 
