@@ -16,6 +16,7 @@ from fuseopt.events import FellBack, GraphCaptured, Log, Reason
 from fuseopt.graph.form import NormalisedGraph, count_kernels
 from fuseopt.graph.guards import guard_hooks
 from fuseopt.graph.normalise import Compiled, normalise
+from fuseopt.graph.seeded_dropout import seed_dropouts
 from fuseopt.sites import can_launch
 
 
@@ -68,6 +69,8 @@ def compile_part(graph: NormalisedGraph, session: Session, environment: Environm
     nodes = sum(n.op == "call_function" for n in graph.gm.graph.nodes)
     kernels = count_kernels(graph.gm)
     session.log.record(GraphCaptured(graph.number, graph.level, nodes, kernels))
+    if graph.level == "inference":  # of training, both graphs have the same seeds already
+        seed_dropouts(graph.gm, lambda device: can_launch(device, environment))
     with session.log.timed("compile", graph.number):
         run = _compile_or_fall_back(graph, session, environment)
     title = f"# graph {graph.number}, {graph.level}\n"

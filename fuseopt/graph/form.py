@@ -18,6 +18,8 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from fuseopt.ops.dropout import KEEP
+
 LEVELS = ("inference", "forward", "backward")
 KINDS = ("parameter", "buffer", "input", "saved", "tangent")
 
@@ -133,6 +135,8 @@ def count_kernels(gm: fx.GraphModule) -> int:
 
 def _computes(node: fx.Node) -> bool:
     if not isinstance(node.target, OpOverload) or is_view(node):
+        return False
+    if node.target is KEEP:  # what uses it draws it
         return False
     value = node.meta.get("val")
     values = value if isinstance(value, (tuple, list)) else (value,)

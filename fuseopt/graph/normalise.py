@@ -21,7 +21,6 @@ from fuseopt.graph.dropout import without_idle_dropout
 from fuseopt.graph.form import Input, NormalisedGraph, check_form, output_values
 from fuseopt.graph.functional import trace_functional
 from fuseopt.graph.locate import dotted_path
-from fuseopt.graph.seeded_dropout import seed_dropouts
 
 _logger = logging.getLogger(__name__)
 
@@ -38,15 +37,13 @@ def normalise(
 ) -> Callable[..., Any]:
     """Bring a Dynamo graph to normal form and return a function of its inputs.
 
-    Every normalised graph goes through `compile_graph`; `next_number` gives each its number. On
-    devices that have kernels, these draw the random numbers of dropout.
+    Every normalised graph goes through `compile_graph`; `next_number` gives each its number.
+    has_kernels: whether kernels run on a device, which then draw dropout's random numbers.
     """
     inputs = describe_inputs(gm, example_inputs)
     gm = without_idle_dropout(gm)
 
     def compile_level(part: fx.GraphModule, level: str, what: tuple[Input, ...]) -> Compiled:
-        if level == "inference":
-            seed_dropouts(part, has_kernels)
         graph = NormalisedGraph(_with_tuple_output(part), level, next_number(), what)
         check_form(graph)
         return compile_graph(graph)

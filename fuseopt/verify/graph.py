@@ -9,6 +9,7 @@ from then on.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from fuseopt.verify.compare import within
 from fuseopt.verify.truth import run_truth, widened
 
 Run = Callable[[list[Any]], Sequence[Any]]
+RandomStates = list[tuple[Callable[[torch.Tensor], None], torch.Tensor]]
 
 # Root mean square of the difference over that of the original. Many layers of rounding lie between:
 # two right runs of a 16-layer model in bfloat16 were 3e-2 apart. A wrong wiring is of order one.
@@ -53,10 +55,10 @@ class FirstCallCheck:
 
     def _checked(self, args: list[Any]) -> Sequence[Any]:
         given = _unshared(args, self.graph)
-        states = _random_states()
+        before = _random_states(self.graph)
         with torch.no_grad():
             expected = self.original(list(given))
-        _restore(states)
+        _restore(before)
         again = _unshared(args, self.graph)
         kept = list(args)
         results = self.run(args)
@@ -65,6 +67,7 @@ class FirstCallCheck:
             (*results, *(kept[i] for i in written)),
             (*expected, *(given[i] for i in written)),
             again,
+            before,
         )
         self.log.record(verdict)
         if verdict.passed:
@@ -78,7 +81,11 @@ class FirstCallCheck:
         return expected
 
     def _judge(
-        self, results: Sequence[Any], expected: Sequence[Any], inputs: list[Any]
+        self,
+        results: Sequence[Any],
+        expected: Sequence[Any],
+        inputs: list[Any],
+        before: RandomStates,
     ) -> Verified:
         key = f"graph:{self.number}"
         limit = LIMITS[_precision(self.graph)]
@@ -91,7 +98,7 @@ class FirstCallCheck:
         if error <= limit:
             return Verified(key, True, "first call", error, limit=limit)
         # Chaotic, or wrong: float64 tells.
-        truth = self._truth(inputs) if error < float("inf") else None
+        truth = self._truth(inputs, before) if error < float("inf") else None
         if truth is not None:
             ours = [_distance(a, t) for a, t in zip(results, truth, strict=True)]
             theirs = [_distance(e, t) for e, t in zip(expected, truth, strict=True)]
@@ -100,13 +107,18 @@ class FirstCallCheck:
         text = f"output {worst} of graph {self.number} differs from the original's by {error:.2g}"
         return Verified(key, False, "first call", error, 0.0, limit, text)
 
-    def _truth(self, inputs: list[Any]) -> Sequence[Any] | None:
+    def _truth(self, inputs: list[Any], before: RandomStates) -> Sequence[Any] | None:
+        """Run the graph in float64, with the random numbers that the call drew."""
         inputs = [widened(i) for i in inputs]
+        after = _random_states(self.graph)
         try:
+            _restore(before)
             results = run_truth(self.graph, inputs)
             return (*results, *(inputs[i] for i in sorted(written_inputs(self.graph))))
         except (RuntimeError, torch.OutOfMemoryError, NotImplementedError):
             return None  # some op has no float64 form
+        finally:
+            _restore(after)
 
 
 def _distance(got: Any, want: Any) -> float:
@@ -151,16 +163,22 @@ def _unshared(args: list[Any], graph: fx.GraphModule) -> list[Any]:
     ]
 
 
-def _random_states() -> list[tuple[Callable[[torch.Tensor], None], torch.Tensor]]:
-    states: list[tuple[Callable[[torch.Tensor], None], torch.Tensor]] = [
-        (torch.set_rng_state, torch.get_rng_state())
-    ]
+def _random_states(graph: fx.GraphModule) -> RandomStates:
+    """The states of the generators that a graph may draw from, each with what puts it back."""
+    states: RandomStates = [(torch.set_rng_state, torch.get_rng_state())]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states.append((torch.cuda.set_rng_state, torch.cuda.get_rng_state()))
+        for device in sorted(_cuda_devices(graph), key=str):
+            put_back = functools.partial(torch.cuda.set_rng_state, device=device)
+            states.append((put_back, torch.cuda.get_rng_state(device)))
     return states
 
 
-def _restore(states: list[tuple[Callable[[torch.Tensor], None], torch.Tensor]]) -> None:
+def _cuda_devices(graph: fx.GraphModule) -> set[torch.device]:
+    values = [n.meta.get("val") for n in graph.graph.nodes]
+    return {v.device for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"}
+
+
+def _restore(states: RandomStates) -> None:
     for put_back, state in states:
         put_back(state)
 
