@@ -33,11 +33,19 @@ def threshold(p: float) -> int:
     return round(p * (1 << 32))
 
 
-def _draw_seeds(count: int, device: torch.device) -> list[torch.Tensor]:
-    """Draw from the device's default generator, which CUDA graphs advance at each replay."""
+def draw_seeds(count: int, device: torch.device) -> list[torch.Tensor]:
+    """Return that many seeds, each a tensor without dimensions, in memory that they share.
+
+    They come from the device's default generator, which CUDA graphs advance at each replay.
+    """
     # Two words a seed: every one begins at a multiple of 16 bytes, as kernels assume.
     words = torch.empty((count, 2), dtype=torch.int64, device=device).random_()
     return list(words[:, 0].unbind())
+
+
+def _separate_seeds(count: int, device: torch.device) -> list[torch.Tensor]:
+    """As an operator may return them."""
+    return [seed.clone() for seed in draw_seeds(count, device)]
 
 
 def _keep(seed: torch.Tensor, shape: list[int], p: float) -> torch.Tensor:
@@ -58,7 +66,7 @@ def _fake_keep(seed: torch.Tensor, shape: list[Any], p: float) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.bool, device=seed.device)
 
 
-_library.impl("dropout_seeds", _draw_seeds, "BackendSelect")  # no tensor says which device
+_library.impl("dropout_seeds", _separate_seeds, "BackendSelect")  # no tensor says which device
 _library.impl("dropout_keep", _keep, "CompositeExplicitAutograd")
 torch.library.register_fake("fuseopt::dropout_seeds", _fake_seeds, lib=_library)
 torch.library.register_fake("fuseopt::dropout_keep", _fake_keep, lib=_library)

@@ -22,6 +22,7 @@ from torch._ops import OpOverload
 from fuseopt.graph.clean import may_alias
 from fuseopt.graph.form import is_view
 from fuseopt.ir import dims
+from fuseopt.ops.dropout import DRAW_SEEDS, draw_seeds
 from fuseopt.runtime.call import RegionKernel, realign
 from fuseopt.runtime.call import restride as restrided
 
@@ -268,7 +269,9 @@ class _Emitting:
             return f"{args[0]}.{_METHODS[target]}({', '.join(args[1:] + named)})"
         if target in _FUNCTIONS:
             return f"{_FUNCTIONS[target]}({', '.join(args + named)})"
-        if isinstance(target, OpOverload):
+        if target is DRAW_SEEDS:
+            function = self._bind("draw_seeds", draw_seeds)
+        elif isinstance(target, OpOverload):
             function = self._bind(f"{target._opname}_{target._overloadname}", target)
         else:
             function = self._bind(getattr(target, "__name__", "function"), target)
