@@ -99,31 +99,20 @@ class Builder(InterpreterBuilder):
     def create_bitcast(self, src: Any, dst_type: Any) -> Any:
         return _based(super().create_bitcast(src, dst_type), src)
 
-    def create_masked_load(
-        self,
-        ptrs: Any,
-        mask: Any,
-        other: Any,
-        cache_modifier: Any,
-        eviction_policy: Any,
-        volatile: Any,
-    ) -> Any:
+    # What follows the mask of an access (cache hints, memory order) differs between Tritons and is
+    # handed on as it came.
+
+    def create_masked_load(self, ptrs: Any, mask: Any, *rest: Any) -> Any:
         self.memory.check("load", ptrs, mask.data)
-        return super().create_masked_load(
-            ptrs, mask, other, cache_modifier, eviction_policy, volatile
-        )
+        return super().create_masked_load(ptrs, mask, *rest)
 
-    def create_masked_store(
-        self, ptrs: Any, value: Any, mask: Any, cache_modifier: Any, eviction_policy: Any
-    ) -> Any:
+    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
         self.memory.check("store", ptrs, mask.data)
-        return super().create_masked_store(ptrs, value, mask, cache_modifier, eviction_policy)
+        return super().create_masked_store(ptrs, value, mask, *rest)
 
-    def create_atomic_rmw(
-        self, operation: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
-    ) -> Any:
+    def create_atomic_rmw(self, operation: Any, ptr: Any, val: Any, mask: Any, *rest: Any) -> Any:
         self.memory.check("atomic update", ptr, mask.data)
-        return super().create_atomic_rmw(operation, ptr, val, mask, sem, scope)
+        return super().create_atomic_rmw(operation, ptr, val, mask, *rest)
 
     def cast_impl(self, src: Any, dst_type: Any) -> Any:
         source, target = src.dtype.scalar, dst_type.scalar
