@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from fuseopt.codegen.source import KernelSource
@@ -20,7 +21,7 @@ from fuseopt.errors import KernelError
 from fuseopt.runtime.binary import Binary, Target
 from fuseopt.runtime.cache import Store
 from fuseopt.runtime.language import compiling
-from fuseopt.runtime.module import first_line, load_function, source_path
+from fuseopt.runtime.module import first_line, load_function, load_placed, source_path
 
 __all__ = ["Binary", "Target", "compile_kernel", "compile_many", "load_function"]
 
@@ -29,6 +30,8 @@ _TOOLS = (
     "DISABLE_PTXAS_OPT",
     "PTXAS_OPTIONS",
     "TRITON_DEFAULT_FP_FUSION",
+    "TRITON_FPSAN_HOMOMORPHIC_CASTS",
+    "TRITON_INSTRUMENTATION_MODE",
     "TRITON_LIBDEVICE_PATH",
     "TRITON_MOCK_PTX_VERSION",
     "TRITON_OVERRIDE_ARCH",
@@ -83,6 +86,37 @@ def compile_many(
     return [results[s.name, s.digest] for s in sources]
 
 
+def compile_by_triton(source: KernelSource, target: Target, path: Path) -> Any:
+    """Return Triton's `CompiledKernel`, on no device yet, of the text that was placed at the path.
+
+    Triton's own cache may answer, ours is not asked. Raises `KernelError`.
+    """
+    import triton
+    from triton.compiler import ASTSource
+
+    with compiling():
+        function = load_placed(source, path)
+        if not isinstance(function, triton.JITFunction):
+            raise KernelError(
+                f"kernel {source.name} cannot be compiled while TRITON_INTERPRET is set; unset it"
+            )
+        signature = {p.name: p.signature for p in source.params}
+        signature |= {name: "constexpr" for name, _ in source.constexprs}
+        aligned = [i for i, p in enumerate(source.params) if p.aligned]
+        attributes = {(i,): [["tt.divisibility", 16]] for i in aligned}
+        try:
+            return triton.compile(
+                ASTSource(function, signature, dict(source.constexprs), attributes),
+                target=target.as_triton(),
+                options=options_of(source),
+            )
+        except Exception as error:  # Triton raises a dozen kinds, RuntimeError among them
+            raise KernelError(
+                f"kernel {source.name} does not compile for {target} "
+                f"({type(error).__name__}: {first_line(error)}); see {path}"
+            ) from error
+
+
 def options_of(source: KernelSource) -> dict[str, Any]:
     """Return the options that Triton compiles the kernel with."""
     return {
@@ -92,7 +126,19 @@ def options_of(source: KernelSource) -> dict[str, Any]:
         "maxnreg": source.registers or None,
         # Overflow checks come with `debug` otherwise, and wrapping is what PyTorch does.
         "sanitize_overflow": False,
+        "enable_fp_fusion": _contracts(),
     }
+
+
+def _contracts() -> bool:
+    """Whether `a * b + c` rounds once: yes, unless the user's setting says otherwise.
+
+    Said to Triton because its default changes: yes up to 3.8, yes with a warning in 3.9, no after.
+    """
+    from triton import knobs
+
+    unset = os.environ.get("TRITON_DEFAULT_FP_FUSION") is None
+    return unset or bool(knobs.language.default_fp_fusion)
 
 
 def _find(source: KernelSource, target: Target, store: Store) -> Binary | None:
@@ -108,31 +154,8 @@ def _find(source: KernelSource, target: Target, store: Store) -> Binary | None:
 
 
 def _make(source: KernelSource, target: Target, store: Store) -> Binary:
-    import triton
-    from triton.compiler import ASTSource
-
     path = source_path(source, store)
-    with compiling():
-        function = load_function(source, store)
-        if not isinstance(function, triton.JITFunction):
-            raise KernelError(
-                f"kernel {source.name} cannot be compiled while TRITON_INTERPRET is set; unset it"
-            )
-        signature = {p.name: p.signature for p in source.params}
-        signature |= {name: "constexpr" for name, _ in source.constexprs}
-        aligned = [i for i, p in enumerate(source.params) if p.aligned]
-        attributes = {(i,): [["tt.divisibility", 16]] for i in aligned}
-        try:
-            made = triton.compile(
-                ASTSource(function, signature, dict(source.constexprs), attributes),
-                target=target.as_triton(),
-                options=options_of(source),
-            )
-        except Exception as error:  # Triton raises a dozen kinds, RuntimeError among them
-            raise KernelError(
-                f"kernel {source.name} does not compile for {target} "
-                f"({type(error).__name__}: {first_line(error)}); see {path}"
-            ) from error
+    made = compile_by_triton(source, target, path)
     binary = Binary(
         source, target, path, made.asm["ptx"], made.asm["cubin"], _plain(made.metadata._asdict())
     )

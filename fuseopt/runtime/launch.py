@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,7 +10,8 @@ import torch
 from fuseopt.errors import KernelError, UnsupportedError
 from fuseopt.runtime.arguments import check_arguments
 from fuseopt.runtime.binary import Binary
-from fuseopt.runtime.launch_direct import bind_direct
+from fuseopt.runtime.launch_direct import bind_direct, is_known
+from fuseopt.runtime.launch_whole import bind_whole
 from fuseopt.runtime.module import first_line
 
 
@@ -24,9 +23,9 @@ class Launcher:
         allocates and synchronises nothing, and may be captured in a CUDA graph. `stream` is a raw
         handle; args are tensors (or addresses) and numbers in the order of the source's
         parameters; the device must be the current one. An empty grid starts nothing. Triton's
-        launch hooks are not called.
+        launch hooks are not called by a direct launch.
     direct: whether `launch` is a single call into Triton's C launcher. Where this version's is not
-        one we have read, `launch` goes through Triton's own Python launcher, 1 us slower.
+        one we have read, `launch` goes through Triton's own kernel object, some us slower.
 
     Calling the launcher itself checks the arguments first (device, dtype, range, alignment), about
     1 us each: for verification, tuning and tests.
@@ -47,10 +46,13 @@ class Launcher:
         # A module is loaded into the context of the current device.
         active.set_current_device(index)
         try:
-            function = self._load(active, index)
-            bound = bind_direct(binary, active.launcher_cls, function)
+            self._check_target(active, index)
+            bound = None
+            launcher = getattr(active, "launcher_cls", None)
+            if is_known(launcher):
+                bound = bind_direct(binary, launcher, self._load(active, index))
             self.direct = bound is not None
-            self.launch = bound or _bind_general(binary, active.launcher_cls, function)
+            self.launch = bound or bind_whole(binary, self.device)
         except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
             raise KernelError(
                 f"kernel {binary.source.name} cannot be loaded on {self.device} "
@@ -64,14 +66,17 @@ class Launcher:
         check_arguments(self.binary.source, args, self.device)
         self.launch(grid_x, grid_y, grid_z, stream, *args)
 
-    def _load(self, active: Any, index: int) -> int:
-        binary, name = self.binary, self.binary.source.name
+    def _check_target(self, active: Any, index: int) -> None:
+        binary = self.binary
         major, minor = active.get_device_capability(index)
         if binary.target.arch != major * 10 + minor:
             raise KernelError(
-                f"kernel {name} was compiled for {binary.target}, but {self.device} is "
-                f"sm_{major * 10 + minor}; compile it for Target.of(device)"
+                f"kernel {binary.source.name} was compiled for {binary.target}, but {self.device} "
+                f"is sm_{major * 10 + minor}; compile it for Target.of(device)"
             )
+
+    def _load(self, active: Any, index: int) -> int:
+        binary, name = self.binary, self.binary.source.name
         limit = active.utils.get_device_properties(index)["max_shared_mem"]
         if binary.shared_bytes > limit:
             raise KernelError(
@@ -100,22 +105,3 @@ def _active_driver() -> Any:
             f"no device that Triton can launch on ({first_line(error)}); kernels run on CUDA "
             "devices, or on CPU tensors with FUSEOPT_INTERPRET=1"
         ) from error
-
-
-def _bind_general(
-    binary: Binary, launcher_class: Callable[..., Any], function: int
-) -> Callable[..., None]:
-    from triton.compiler.compiler import make_backend
-
-    metadata = binary.triton_metadata()
-    types = {i: p.signature for i, p in enumerate(binary.source.params)}
-    run = launcher_class(SimpleNamespace(signature=types, constants={}), metadata)
-    packed = make_backend(metadata.target).pack_metadata(metadata)
-    count = len(types)
-
-    def launch(grid_x: int, grid_y: int, grid_z: int, stream: int, *args: Any) -> None:
-        if len(args) != count:
-            raise TypeError(f"the kernel takes {count} arguments, not {len(args)}")
-        run(grid_x, grid_y, grid_z, stream, function, packed, None, None, None, *args)
-
-    return launch

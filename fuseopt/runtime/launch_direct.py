@@ -1,6 +1,6 @@
 """The shortest way to Triton's C launcher: one call with all that is constant bound beforehand.
 
-For a kernel (x, y, n), with Triton 3.7, the function made here is
+For a kernel (x, y, n), with Triton 3.7 to 3.9, the function made here is
 
     def launch(grid_x, grid_y, grid_z, stream, a0, a1, a2):
         call(grid_x, grid_y, grid_z, stream, function, ..., (a0.data_ptr(), a1.data_ptr(), a2))
@@ -15,6 +15,7 @@ tensor is on the CPU. `Launcher.__call__` checks that.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence
@@ -26,27 +27,25 @@ from fuseopt.runtime.binary import Binary
 
 Launch = Callable[..., None]
 
-# Hashes of the source of CudaLauncher (and of make_launcher, where it exists).
-_TRITON_3_6 = "1d45ab13ddbf7ec2ef266343ff9196935f93e52f492e2fe89508051e4e14964c"
-_TRITON_3_7 = "79152836761e10352159067133d3f27e1f4f011020635ac6193649247638ac52"
+
+def is_known(launcher_class: Any) -> bool:
+    """Whether Triton's launcher is one that this file was written from."""
+    return fingerprint(launcher_class) in _BINDERS
 
 
 def bind_direct(binary: Binary, launcher_class: Callable[..., Any], function: int) -> Launch | None:
-    """Return the kernel's launch function, or None where Triton's launcher is an unknown one.
+    """Return the kernel's launch function, or None where Triton's own code must launch it.
 
     function: the handle that the driver gave for the loaded kernel.
     """
     # Scratch memory is allocated for each launch, by Triton's own code.
     if binary.scratch_bytes or not all(_is_plain(p) for p in binary.source.params):
         return None
-    known = fingerprint(launcher_class)
-    if known == _TRITON_3_6:
-        return _bind_3_6(binary, launcher_class, function)
-    if known == _TRITON_3_7:
-        return _bind_3_7(binary, launcher_class, function)
-    return None
+    bind = _BINDERS.get(fingerprint(launcher_class))
+    return None if bind is None else bind(binary, launcher_class, function)
 
 
+@functools.cache  # reading a class's source takes Python some ms
 def fingerprint(launcher_class: Any) -> str:
     """Hash the Python source that decides how a launch is called; "" when it is not to be had."""
     try:
@@ -59,10 +58,16 @@ def fingerprint(launcher_class: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _bind_3_7(binary: Binary, launcher_class: Callable[..., Any], function: int) -> Launch:
-    """One C function serves every kernel; it reads arguments by the signature it is given."""
+def _bind_3_7(binary: Binary, launcher_class: Callable[..., Any], function: int) -> Launch | None:
+    """One C function serves every kernel; it reads arguments by the signature it is given.
+
+    Its C text is the same in Triton 3.7, 3.8 and 3.9. The classes differ in what they add to the
+    arguments of kernels built for Triton's memory sanitizer, which are left to them.
+    """
     types = [p.signature for p in binary.source.params]
     launcher = _make_launcher(binary, launcher_class, types)
+    if getattr(launcher, "gsan_enabled", False):
+        return None
     call = (
         "call(grid_x, grid_y, grid_z, stream, function, cooperative, dependent, packed, "
         "None, None, None, None, None, annotations, signature, ({args}))"
@@ -92,6 +97,15 @@ def _bind_3_6(binary: Binary, launcher_class: Callable[..., Any], function: int)
         "None, None, packed, None, None, None, {args}" + "0, " * (len(types) - len(params)) + ")"
     )
     return _define(params, call, _bound(binary, launcher, function))
+
+
+# By the hash of the source of CudaLauncher (and of make_launcher, where it exists).
+_BINDERS: dict[str, Callable[[Binary, Callable[..., Any], int], Launch | None]] = {
+    "1d45ab13ddbf7ec2ef266343ff9196935f93e52f492e2fe89508051e4e14964c": _bind_3_6,  # 3.6.0
+    "79152836761e10352159067133d3f27e1f4f011020635ac6193649247638ac52": _bind_3_7,  # 3.7.0, 3.7.1
+    "aadaa528837de897661c13549f66d16635932de1600aef6bbc96c4316c7b4c70": _bind_3_7,  # 3.8.0
+    "8fb2df4de18e46e42868a75a5bdaf56cc3c7f768a485511752d2ea4fc4006635": _bind_3_7,  # 3.9.0
+}
 
 
 def _is_plain(param: Param) -> bool:

@@ -23,12 +23,16 @@ def source_path(source: KernelSource, store: Store) -> Path:
 
 
 def load_function(source: KernelSource, store: Store) -> Any:
-    """Return the `triton.jit` function that the text defines; each text is executed once a process.
+    """Return the `triton.jit` function that the text defines; see `load_placed`."""
+    return load_placed(source, source_path(source, store))
 
-    Raises `KernelError` when the text does not run or does not define the function with the
-    parameters that the source declares.
+
+def load_placed(source: KernelSource, path: Path) -> Any:
+    """Return the `triton.jit` function of the text that was placed at the path.
+
+    Each text is executed once a process. Raises `KernelError` when it does not run or does not
+    define the function with the parameters that the source declares.
     """
-    path = source_path(source, store)
     name = _module_name(source)
     module = sys.modules.get(name)
     # The same text may have been loaded from another cache directory, whose file may be gone.

@@ -15,6 +15,7 @@ struct {
 
 CUresult cuCtxGetCurrent(CUcontext *context) { return *context = (CUcontext)1, 0; }
 CUresult cuCtxSetCurrent(CUcontext context) { return 0; }
+CUresult cuCtxGetDevice(CUdevice *device) { return *device = 0, 0; }
 CUresult cuCtxGetLimit(size_t *value, CUlimit limit) { return *value = 0, 0; }
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) { return 0; }
 CUresult cuDeviceGet(CUdevice *device, int index) { return *device = index, 0; }
@@ -36,6 +37,10 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
 }
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
   return *function = (CUfunction)3, 0;
+}
+CUresult cuModuleUnload(CUmodule module) { return 0; }
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+  return *status = CU_STREAM_CAPTURE_STATUS_NONE, 0;
 }
 CUresult cuPointerGetAttribute(void *value, CUpointer_attribute what, CUdeviceptr pointer) {
   return *(CUdeviceptr *)value = pointer, 0;

@@ -74,34 +74,47 @@ def run(launcher: launch.Launcher, source: KernelSource, record: Record, args: l
     }
 
 
+def refusals(launcher: launch.Launcher, store: Store) -> list[str]:
+    x = torch.ones(8)
+    refused = []
+    for attempt in (
+        lambda: launcher.launch(1, 1, 1, 0, x),
+        lambda: launcher(1, 1, 1, 0, x, x, 3),
+        lambda: launcher_for(wide_kernel(2, warps=16), "sm_90", store),
+        lambda: launcher_for(wide_kernel(2), "sm_80", store),
+    ):
+        try:
+            attempt()
+        except (KernelError, TypeError) as error:
+            refused.append(f"{type(error).__name__}: {error}")
+    return refused
+
+
+def launcher_for(source: KernelSource, target: str, store: Store) -> launch.Launcher:
+    return launch.Launcher(compile_kernel(source, Target.parse(target), store), 0)
+
+
 def main(folder: str, root: str) -> None:
     record = Record.in_dll(ctypes.CDLL(folder + "/libcuda.so.1"), "record")
     triton.runtime.driver.set_active(FakeDriver())
-    store, target = Store(root), Target.parse("sm_90")
-    results, x, y = [], torch.ones(8), torch.ones(8)
+    store, x, y, results = Store(root), torch.ones(8), torch.ones(8), []
+    refused, empty = [], []
     for known in (True, False):
         if not known:
-            launch_direct._TRITON_3_6 = launch_direct._TRITON_3_7 = ""
+            launch_direct._BINDERS.clear()
         for source, args in (
             (scalars_kernel(), [x, -5, -(1 << 40), 0.1, 0.1, True]),
             (wide_kernel(3), [x, y, x, -7]),
             (wide_kernel(11), [x, y, *[x] * 9, 9]),
             (wide_kernel(2), [x, y.data_ptr() + 16, 9]),
         ):
-            launcher = launch.Launcher(compile_kernel(source, target, store), 0)
+            launcher = launcher_for(source, "sm_90", store)
             results.append(run(launcher, source, record, args))
-    refused = []
-    for attempt in (
-        lambda: launcher.launch(1, 1, 1, 0, x),
-        lambda: launcher(1, 1, 1, 0, x, y, 3),
-        lambda: launch.Launcher(compile_kernel(wide_kernel(2, warps=16), target, store), 0),
-        lambda: launch.Launcher(compile_kernel(source, Target.parse("sm_80"), store), 0),
-    ):
-        try:
-            attempt()
-        except (KernelError, TypeError) as error:
-            refused.append(f"{type(error).__name__}: {error}")
-    sys.stdout.write(json.dumps({"launches": results, "refused": refused}))
+        refused.append(refusals(launcher, store))
+        before = record.launches
+        launcher.launch(0, 1, 1, 1234, *args)
+        empty.append(record.launches - before)
+    sys.stdout.write(json.dumps({"launches": results, "refused": refused, "empty": empty}))
 
 
 if __name__ == "__main__":

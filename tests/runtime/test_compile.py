@@ -63,6 +63,14 @@ def test_what_decides_the_code_decides_the_entry(store, monkeypatch):
     assert len(keys) == 7
 
 
+def test_products_and_sums_contract_unless_the_user_says_otherwise(store, monkeypatch):
+    monkeypatch.delenv("TRITON_DEFAULT_FP_FUSION", raising=False)
+    source = unary_kernel("x * 3.0 + 1.0")
+    assert "fma." in compile_kernel(source, SM90, store).ptx
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
+    assert "fma." not in compile_kernel(source, SM90, store).ptx
+
+
 def test_a_damaged_binary_is_made_again(store):
     source = norm_kernel(256)
     first = compile_kernel(source, SM90, store)
