@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -107,7 +108,7 @@ def _flag(environ: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 def _count(environ: Mapping[str, str], name: str, *, default: int) -> int:
     text = environ.get(name, "")
-    if text and (not text.isdigit() or int(text) < 1):
+    if text and not re.fullmatch("0*[1-9][0-9]*", text):
         raise UsageError(f"{name}={text!r} is not a positive whole number")
     return int(text) if text else default
 

@@ -94,6 +94,11 @@ def _compile_or_fall_back(
 
 
 def first_line(error: BaseException) -> str:
-    """Return an error as one line: its type, and the first line of its text."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    """Return an error as one line: its type, and its text up to the end of a statement.
+
+    That is the first line, and the next where it ends in a colon: "error for field 'width':".
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    end = next((i for i, line in enumerate(lines, 1) if not line.endswith(":")), len(lines))
+    text = " ".join(lines[:end])
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -6,7 +6,6 @@ line on standard error.
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -60,15 +59,14 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         result = app([a for a in given if a != TRACEBACK], "fuseopt", standalone_mode=False)
     except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader of the output, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        result = INTERRUPTED
     except Exception as error:
         if TRACEBACK in given:
             traceback.print_exception(error)
         complain(_message(error))
         return _code(error)
+    if result == INTERRUPTED:  # which some versions of typer return and others raise
+        complain("interrupted")
     return result if isinstance(result, int) else 0
 
 

@@ -66,7 +66,7 @@ def make_config(name: str, choices: Choices) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     if name not in CONFIG_MAPPING:
-        close = difflib.get_close_matches(name, list(CONFIG_MAPPING), n=3)
+        close = difflib.get_close_matches(name.lower(), list(CONFIG_MAPPING), n=3)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise UsageError(f"transformers has no architecture {name!r}{hint}")
     make = CONFIG_MAPPING[name]

@@ -19,25 +19,47 @@ from fuseopt.report.text import plain_text
 
 def show(*parts: RenderableType) -> None:
     """Print to standard output: in colour on a terminal, elsewhere as plain text of one width."""
-    if sys.stdout.isatty():
+    if is_terminal():
         console = Console(highlight=False)
         for part in parts:
             console.print(part)
         return
-    for part in parts:
-        sys.stdout.write(plain_text(part) + "\n")
-    sys.stdout.flush()
+    write_out("".join(plain_text(part) + "\n" for part in parts))
+
+
+def is_terminal() -> bool:
+    """Return whether standard output is a terminal; it may also be closed."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def write_out(text: str) -> None:
+    """Write text to standard output as it is.
+
+    Where nobody reads on (`| head`), the rest is dropped and the command ends as it would have.
+    """
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is held back as well
+        raise UsageError(f"standard output cannot be written: {error.strerror}") from None
 
 
 def complain(message: str) -> None:
     """Print one line to standard error."""
     line = " ".join(message.split())
-    if line:
+    if line and sys.stderr is not None:
         sys.stderr.write(f"fuseopt: {line}\n")
 
 
 def check_writable(path: str) -> Path:
     """Return a path that can be written to; `UsageError` before any work is done otherwise."""
+    if not path:
+        raise UsageError("the file to write has an empty name")
     target = Path(path)
     parent = target.parent
     if target.is_dir():
@@ -60,7 +82,7 @@ def write_text(path: Path, text: str) -> None:
 @contextmanager
 def progress(log: Log, what: str) -> Iterator[None]:
     """Show on a terminal how far the steps that a log records have come."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
     bar = Progress(

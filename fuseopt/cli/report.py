@@ -38,13 +38,15 @@ def run_report(options: Options, wanted: Wanted) -> int:
     json_file, html_file = _path(wanted.json_file), _path(wanted.html_file)
     made = _examined(options, wanted)
     report = build_report(made.log, subject(made))
-    show(report)
+    try:
+        if json_file is not None:
+            write_text(json_file, json.dumps(report.to_json(), indent=1) + "\n")
+        if html_file is not None:
+            write_text(html_file, report.to_html())
+    finally:  # what took minutes is not lost with a file that cannot be written
+        show(report)
     if made.note:
         show(Text(f"\ntorch.export did not capture the model: {made.note}", style="dim"))
-    if json_file is not None:
-        write_text(json_file, json.dumps(report.to_json(), indent=1) + "\n")
-    if html_file is not None:
-        write_text(html_file, report.to_html())
     problems = problems_of(report, strict=wanted.strict)
     for problem in problems:
         complain(problem)

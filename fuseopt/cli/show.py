@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
@@ -11,7 +9,14 @@ from rich.text import Text
 from fuseopt.cli.examine import Examination, examine
 from fuseopt.cli.kernels import Place, find_place, places, print_kernel
 from fuseopt.cli.options import Options
-from fuseopt.cli.output import check_writable, progress, show, write_text
+from fuseopt.cli.output import (
+    check_writable,
+    is_terminal,
+    progress,
+    show,
+    write_out,
+    write_text,
+)
 from fuseopt.cli.rules import load_rules
 from fuseopt.cli.standalone import standalone
 from fuseopt.cli.targets import load_target, parse_choices
@@ -62,12 +67,14 @@ def _print(made: Examination, place: Place) -> None:
     candidate = print_kernel(made, place.site)
     _section("Loop IR", kernel_text(place.site.region.kernel), "text")
     title = f"Triton source, {candidate.schedule.describe()}"
-    _section(title, candidate.source.text, "python")
+    for source in candidate.sources:
+        _section(title, source.text, "python")
+        title = "Triton source of what completes the sums over rows"
 
 
 def _section(title: str, text: str, language: str) -> None:
     show(Padding(Text(title, style="bold underline"), (1, 0)))
-    if sys.stdout.isatty():
+    if is_terminal():
         show(Syntax(text.rstrip(), language, background_color="default", word_wrap=True))
     else:
-        sys.stdout.write(text)  # code is not to be wrapped
+        write_out(text)  # code is not to be wrapped

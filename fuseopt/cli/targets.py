@@ -175,7 +175,7 @@ def _module_of_file(text: str) -> ModuleType:
     sys.modules[path.stem] = module  # dataclasses and pickle look modules up by name
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{text} raised {describe_error(error)}") from error
     return module
 
@@ -188,7 +188,7 @@ def _module_by_name(name: str) -> ModuleType:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise UsageError(f"there is no module {name}; a file is written {FORMS}") from None
         raise UsageError(f"module {name} raised {describe_error(error)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"module {name} raised {describe_error(error)}") from error
 
 
@@ -201,7 +201,7 @@ def _from_factory(text: str, module: ModuleType, name: str, settings: Mapping[st
         raise UsageError(f"{text} is a {kind}, not a function that returns (model, args, kwargs)")
     try:
         made = factory(**settings)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{text} raised {describe_error(error)}") from error
     return _checked(text, made)
 
@@ -214,10 +214,17 @@ def _checked(text: str, made: Any) -> Target:
     model, args, kwargs = (*made, {})[:3]
     if not (isinstance(model, (nn.Module, ExportedProgram)) or callable(model)):
         raise UsageError(f"{wanted}; its model is a {type(model).__name__}")
+    if isinstance(model, type):
+        raise UsageError(f"{wanted}; its model is the class {model.__name__}, not an instance")
+    if isinstance(model, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+        raise UsageError(f"{wanted}; its model is TorchScript, which has no Python code to trace")
     if not isinstance(args, (tuple, list)):
         raise UsageError(f"{wanted}; its args are a {type(args).__name__}, not a tuple")
     if not isinstance(kwargs, Mapping):
         raise UsageError(f"{wanted}; its kwargs are a {type(kwargs).__name__}, not a dict")
+    for name in kwargs:
+        if not isinstance(name, str):
+            raise UsageError(f"{wanted}; its kwargs have the key {name!r}, which is not a name")
     return Target(text, model, tuple(args), dict(kwargs), _mode(model))
 
 
@@ -236,16 +243,22 @@ def _placed(target: Target, choices: Choices) -> Target:
         return value.to(choices.device, dtype)
 
     model = target.model
-    if isinstance(model, nn.Module):
-        model = model.to(choices.device, choices.dtype)
-    args, kwargs = pytree.tree_map(move, (target.args, target.kwargs))
+    try:
+        if isinstance(model, nn.Module):
+            model = model.to(choices.device, choices.dtype)
+        args, kwargs = pytree.tree_map(move, (target.args, target.kwargs))
+    except Exception as error:  # tensors on the meta device, or of a kind that does not move
+        where = f"{choices.device}" + (f" as {choices.dtype}" if choices.dtype else "")
+        raise UsageError(
+            f"{target.name}: moving the model and its inputs to {where} raised {first_line(error)}"
+        ) from error
     return replace(target, model=model, args=args, kwargs=kwargs)
 
 
 def describe_error(error: BaseException) -> str:
     """Return an error in one line, with the place in the user's code that raised it."""
     if isinstance(error, SyntaxError):
-        return f"SyntaxError: {error.msg} (line {error.lineno})"
+        return f"SyntaxError: {error.msg}" + (f" (line {error.lineno})" if error.lineno else "")
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
     place = f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""

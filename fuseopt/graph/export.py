@@ -9,8 +9,11 @@ Here the updates become writes, as in the form every pass expects:
 
 from __future__ import annotations
 
+import logging
 import os
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -61,13 +64,34 @@ def load_program(path: str | os.PathLike[str]) -> ExportedProgram:
         raise UsageError(f"there is no file {path}")
     if not zipfile.is_zipfile(path):  # torch would log its own account of it first
         raise UsageError(f"{path} is not a program saved by torch.export.save: not a zip archive")
+    logged: list[BaseException] = []
     try:
-        return torch.export.load(path)
+        with _errors_of_loading(logged):
+            return torch.export.load(path)
     except Exception as error:  # of many types, by what is wrong with the file
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+        cause = (*logged, error)[0]
+        lines = str(cause).strip().splitlines() or [type(cause).__name__]
         raise UsageError(
             f"{path} is not a program saved by torch.export.save: {lines[0]}"
         ) from error
+
+
+@contextmanager
+def _errors_of_loading(found: list[BaseException]) -> Iterator[None]:
+    """Collect the errors that torch writes to its log, with their tracebacks, as it loads."""
+
+    def collect(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            found.append(error)
+        return error is None
+
+    logger = logging.getLogger("torch.export")
+    logger.addFilter(collect)
+    try:
+        yield
+    finally:
+        logger.removeFilter(collect)
 
 
 def normalise_program(program: ExportedProgram, number: int) -> ProgramGraph:

@@ -166,7 +166,7 @@ def load_rules(path: str | Path) -> tuple[type[Rule], ...]:
             spec.loader.exec_module(module)
     except RuleError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RuleError(f"{path} raises {type(error).__name__}: {error}") from error
     if not registry.rules:
         raise RuleError(f"{path} registers no rule: decorate its rules with @register")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import StringIO
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -27,11 +28,14 @@ SHORTEST_STEP = 0.05  # seconds; steps below this are not worth a word
 
 
 def plain_text(part: RenderableType) -> str:
-    """Return what rich would print as text without colours, 100 columns wide."""
-    console = Console(width=WIDTH, no_color=True, highlight=False, legacy_windows=False)
-    with console.capture() as captured:
-        console.print(part)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    """Return what rich would print as text without styles, 100 columns wide."""
+    # To a buffer of its own: bold and underline of a terminal have no place in text that is saved.
+    printed = StringIO()
+    console = Console(
+        file=printed, width=WIDTH, force_terminal=False, highlight=False, legacy_windows=False
+    )
+    console.print(part)
+    return "\n".join(line.rstrip() for line in printed.getvalue().splitlines())
 
 
 def render(report: Report) -> RenderableType:

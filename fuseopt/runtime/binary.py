@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from triton.backends.compiler import GPUTarget
 
 
+KNOWN = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)  # what Triton compiles for
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The device kind that code is made for. `arch` is the compute capability times ten: 90."""
@@ -33,6 +36,9 @@ class Target:
         match = re.fullmatch(r"sm_?(\d{2,3})[af]?", text)
         if match is None:
             raise UsageError(f"target {text!r} is not of the form sm_80, sm_90, sm_100")
+        if int(match[1]) not in KNOWN:  # for others LLVM ends the process
+            names = ", ".join(f"sm_{arch}" for arch in KNOWN)
+            raise UsageError(f"target {text!r} is not one of {names}")
         return cls("cuda", int(match[1]))
 
     @classmethod
