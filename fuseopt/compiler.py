@@ -95,7 +95,8 @@ def _examine(
 def _spliced(graph: NormalisedGraph, calls: Sequence[Call], log: Log) -> fx.GraphModule:
     """Return the graph with calls in place, and record how many kernels that leaves."""
     spliced = splice(graph.gm, calls)
-    log.record(Spliced(graph.number, count_kernels(spliced) + len(calls)))
+    launches = count_kernels(spliced) + sum(c.launches for c in calls)
+    log.record(Spliced(graph.number, launches))
     return spliced
 
 

@@ -94,6 +94,7 @@ class RegionFused:
     schedule: str
     seconds: float = 0.0  # measured time of the kernel, where it was timed
     seconds_before: float = 0.0  # measured time of the operations it replaces
+    launches_after: int = 1  # 2 where sums over rows are completed by a second kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,7 @@ def calls_of(sites: Sequence[Site], kernels: Mapping[str, Callable[..., Any]]) -
             (*site.region.inputs, *site.sizes),
             site.region.nodes,
             site.region.outputs,
+            site.region.kernel.launches,
         )
         for site in sites
         if site.region.key in kernels
@@ -252,6 +253,7 @@ def _fused(site: Site, kernel: RegionKernel | None, graph: int, number: int) -> 
         schedule=built.candidate.schedule.describe() if built else "",
         seconds=kernel.seconds if kernel is not None else 0.0,
         seconds_before=kernel.seconds_before if kernel is not None else 0.0,
+        launches_after=site.region.kernel.launches,
     )
 
 

@@ -198,7 +198,7 @@ def _described(result: ModelResult, log: Log) -> ModelResult:
         result.about,
         {},
         len(fused),
-        sum(r.launches_before for r in fused) - len(fused),
+        sum(r.launches_before - r.launches_after for r in fused),
         bool(graphs) and all(v.passed for v in graphs),
         tuple(dict.fromkeys(problems)),
     )

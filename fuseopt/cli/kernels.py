@@ -61,15 +61,17 @@ def compile_kernels(made: Examination, target: Target, log: Log) -> None:
     """Compile each distinct kernel for a GPU that need not be here, and record what it takes."""
     sites = distinct([p.site for p in places(made)])
     store = Store(made.environment.cache_dir)
-    sources = [print_kernel(made, site).source for site in sites]
-    for site, result in zip(
-        sites, compile_many(sources, target, store, made.environment.jobs), strict=True
-    ):
-        log.record(_compiled(site, target, result))
+    steps = [(site, source) for site in sites for source in print_kernel(made, site).sources]
+    sources = [source for _, source in steps]
+    results = compile_many(sources, target, store, made.environment.jobs)
+    for (site, source), result in zip(steps, results, strict=True):
+        log.record(_compiled(site, source.name, target, result))
 
 
-def _compiled(site: Site, target: Target, result: Binary | KernelError) -> KernelCompiled:
-    key, name = site.region.key, site.name
+def _compiled(
+    site: Site, name: str, target: Target, result: Binary | KernelError
+) -> KernelCompiled:
+    key = site.region.key
     if isinstance(result, KernelError):
         return KernelCompiled(key, name, str(target), error=str(result))
     used = read_resources(result)

@@ -61,9 +61,7 @@ def main():
         for dtype, shape, strides in OUTPUTS
     ]
     expected = reference({self}, *inputs{reference_sizes})
-    {name}[({grid},)](
-        *inputs, *outputs, {kernel_arguments}
-    )
+{launches}
     for number, (got, want) in enumerate(zip(outputs, expected)):
         got, want = got.double(), want.double()
         error = ((got - want).abs().max() / want.abs().max().clamp_min(1e-30)).item()
@@ -125,22 +123,18 @@ def standalone(title: str, site: Site, candidate: Candidate) -> str:
     """Return the file for a site, with its kernel as printed for one schedule."""
     kernel = site.region.kernel
     hints = site.hints
-    source = candidate.source
     limits = index_limits(kernel)
     inputs = [
         (*_layout(p, hints), dims.hint(limits[n], hints) if n in limits else 8)
         for n, p in enumerate(kernel.inputs)
     ]
-    arguments = [str(hints[s]) for s in candidate.symbols]
-    arguments += [f"{name}={value}" for name, value in source.constexprs]
-    arguments += [f"num_warps={source.num_warps}", f"num_stages={source.num_stages}"]
     sizes = [dims.hint(s, hints) for _, s in site.region.symbols]
     reference = _reference(site.reference)
     constants = _constants(site.reference)
     return _FILE.format(
         title=title,
         imports=_imports(reference, constants),
-        kernel=_kernel_text(source.text),
+        kernel="\n\n".join(_kernel_text(s.text) for s in candidate.sources),
         inputs=_rows(inputs),
         outputs=_rows([_layout(p, hints) for p in kernel.outputs]),
         limit=3 * max(LIMITS.get(p.dtype, 0.0) for p in kernel.outputs),
@@ -148,10 +142,37 @@ def standalone(title: str, site: Site, candidate: Candidate) -> str:
         constants=constants,
         self="Constants" if constants else "None",
         reference_sizes="".join(f", {s}" for s in sizes),
-        name=source.name,
-        grid=candidate.grid(hints),
-        kernel_arguments=", ".join(arguments),
+        launches="\n".join(_launches(candidate, hints)),
     )
+
+
+def _launches(candidate: Candidate, hints: dict[Any, int]) -> list[str]:
+    """The statements that run a kernel, and the one that completes its totals."""
+    lines = []
+    names = []
+    for number, scratch in enumerate(candidate.scratch(hints)):
+        names.append(f"scratch{number}")
+        make = "zeros" if scratch.zeroed else "empty"
+        options = f"dtype={scratch.dtype}, device=DEVICE"
+        lines.append(f"    {names[-1]} = torch.{make}({scratch.count}, {options})")
+    lines.append(_launch(candidate, hints, ["*inputs", "*outputs"], names))
+    if candidate.last is not None:
+        lines.append(_launch(candidate.last, hints, ["*inputs", *names, "*outputs"], []))
+    return lines
+
+
+def _launch(
+    candidate: Candidate, hints: dict[Any, int], tensors: list[str], scratch: list[str]
+) -> str:
+    source = candidate.source
+    arguments = [*tensors, *(str(hints[s]) for s in candidate.symbols), *scratch]
+    arguments += [f"{name}={value}" for name, value in source.constexprs]
+    arguments += [f"num_warps={source.num_warps}", f"num_stages={source.num_stages}"]
+    arguments += ["enable_fp_fusion=True"]  # as we compile; Triton's default changes after 3.9
+    if source.registers:
+        arguments.append(f"maxnreg={source.registers}")
+    text = ", ".join(arguments)
+    return f"    {source.name}[({candidate.grid(hints)},)](\n        {text}\n    )"
 
 
 def _imports(reference: str, constants: str) -> str:

@@ -321,6 +321,7 @@ class Maker:
         registers: int = 0,
         groups: int = 0,
         fixed: tuple[Axis, ...] = (),
+        ahead: bool = False,
     ) -> Schedule:
         """Return the schedule with tiles of these sizes."""
         return Schedule(
@@ -338,6 +339,7 @@ class Maker:
             registers=registers,
             groups=groups,
             fixed=fixed,
+            ahead=ahead,
         )
 
 

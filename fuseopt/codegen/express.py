@@ -9,6 +9,7 @@ import torch
 
 from fuseopt.codegen import spell
 from fuseopt.codegen.fast import fast_spelling
+from fuseopt.codegen.random import bits_by_place, draws_by_place
 from fuseopt.codegen.schedule import Schedule
 from fuseopt.ir.dims import Size
 from fuseopt.ir.index import Axis, Index, Indirect, Quotient
@@ -165,6 +166,8 @@ class Expressions:
                 return f"({self.index(index)}).to(tl.int64)"
             case Convert(dtype=dtype, arg=Coordinate(index=index)) if dtype != torch.bool:
                 return f"({self.index(index)}).to({spell.triton_type(dtype)})"
+            case Apply(args=(seed, Coordinate(index=index))) if draws_by_place(value):
+                return bits_by_place(self.name_of(seed), index, self.index)
             case Apply():
                 return self._apply(value)
             case Convert(dtype=dtype, arg=arg):
@@ -297,11 +300,12 @@ def divides(block: int, count: Size) -> bool:
 
 def _named_operands(value: Value) -> tuple[Value, ...]:
     """The operands that need a name; coordinates that print as indices do not."""
-    inline = isinstance(value, Convert) or (
+    compares = (
         isinstance(value, Apply)
         and PRIMITIVES[value.primitive].gives_bool
         and all(isinstance(a, (Coordinate, Number)) for a in value.args)
     )
+    inline = compares or isinstance(value, Convert) or draws_by_place(value)
     if not inline:
         return value.operands
     below: list[Value] = []

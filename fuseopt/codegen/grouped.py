@@ -39,13 +39,20 @@ class GroupPrinter(Printer):
             self.compute(v for v in self._direct_loads() if not v.axes & self.outer_axes)
         partials = [store for store in self.kernel.stores if store.partial]
         self.sums = {store.param: self._start_sums(store, len(tiles)) for store in partials}
-        count = f"tl.cdiv({spell.size(s.outer_count)}, XBLOCK)"
-        self.line(f"for row_tile in range(group, {count}, {s.groups}):")
+        self.line(f"row_tiles = tl.cdiv({spell.size(s.outer_count)}, XBLOCK)")
+        if s.ahead:
+            self._read_next("group")
+        self.line(f"for row_tile in range(group, row_tiles, {s.groups}):")
         self.indent += 1
+        if s.ahead:
+            self._take_next()
+            self._read_next(f"tl.minimum(row_tile + {s.groups}, row_tiles - 1)")
         self._rows_of("row_tile")
         self._read_early()
         for walk in plan_passes(self.kernel, paired=False):
             self._pass(walk)
+            if s.again:
+                self._forget()
         self._finish()
         self.indent -= 1
         for store in partials:
@@ -71,6 +78,33 @@ class GroupPrinter(Printer):
         if self._grid_over_inner():
             return "block * RBLOCK + "
         return f"{strip} * RBLOCK + " if strip else ""
+
+    # --- reading ahead -------------------------------------------------------------------------
+
+    def _read_next(self, row_tile: str) -> None:
+        """Emit the reads of an outer tile, under names that stay when the next one is read."""
+        self._rows_of(row_tile, "y")
+        for number, load in enumerate(self._row_loads()):
+            for tile, name in self._places(load, f"next{number}"):
+                self.tile = tile
+                self.line(f"{name} = {self._load(load)}")
+        self.outer_mask = ""
+
+    def _take_next(self) -> None:
+        """Emit names for what was read ahead: these are the values of the rows at hand."""
+        for number, load in enumerate(self._row_loads()):
+            for tile, name in self._places(load, f"next{number}"):
+                known = tile.names if load.axes & self.inner_axes else self.row_names
+                known[id(load)] = self.fresh()
+                self.line(f"{known[id(load)]} = {name}")
+
+    def _places(self, load: Load, name: str) -> list[tuple[Tile, str]]:
+        if not load.axes & self.inner_axes:
+            return [(Tile(), name)]
+        return [(tile, f"{name}_{n}") for n, tile in enumerate(self.resident)]
+
+    def _row_loads(self) -> list[Load]:
+        return [v for v in self.kernel.loads() if v.axes & self.outer_axes and is_direct(v)]
 
     # --- sums ----------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from fuseopt.ir.kernel import LoopKernel
 
 TILE = 4096  # elements that a program without a row to hold works on at a time
 FLAT = 2048
+HELD_TWICE = 8192  # elements of a row that a program can hold while it reads the next one
 INTERPRETED_TILE = 1 << 15  # the interpreter's cost is per operation, not per element
 INTERPRETED_GROUPS = 2
 
@@ -58,24 +59,36 @@ def _rows(kernel: LoopKernel, kept: frozenset[Axis], hints: dict[Any, int]) -> l
         warps = warps_for(tall * block, 2 * LANES)
         lean = warps_for(tall * block, LANES)
         return [
+            make(tall, block, 4, ahead=True, warps=warps),
+            make(tall, block, 8, ahead=True, warps=lean),
             make(tall, block, 4, warps=warps),
-            make(tall, block, 8, warps=warps),
-            make(tall, block, 4, warps=lean),
-            make(max(1, tall // 2), block, 8, warps=warps),
+            make(tall, block, 8, warps=lean),
+        ]
+    if length > HELD_TWICE:
+        found = []
+        for width, warps in ((4096, 16), (8192, 32)):
+            strips = -(-length // width)
+            found.append(make(1, width, 1, strips=strips, again=True, warps=warps))
+        return [*found, make(1, 4096, 1, strips=-(-length // 4096), warps=16)]
+    if block == length or block <= 2048:
+        full, half = warps_for(block, LANES), warps_for(block, 2 * LANES)
+        return [
+            make(1, block, 2, ahead=full < 32, warps=full),
+            make(1, block, 2, ahead=True, warps=half),
+            make(1, block, 4, ahead=True, warps=half),
+            make(1, block, 2 if full < 32 else 1, warps=full),
+            make(1, block, 4, warps=half),
         ]
     found = []
-    if block == length or block <= 2048:
-        for per_thread, each in ((LANES, 2), (LANES, 4), (2 * LANES, 2), (2 * LANES, 4)):
-            warps = warps_for(block, per_thread)
-            if block <= 4 * LANES * WARP * warps:
-                found.append(make(1, block, each, warps=warps))
-        return found
     for width in (1024, 2048, 4096):
         strips = -(-length // width)
-        if 1 < strips <= MOST_STRIPS:
+        if 1 < strips <= MOST_STRIPS // 4:
             warps = warps_for(width, LANES)
-            found += [make(1, width, each, strips=strips, warps=warps) for each in (2, 1)]
-    return found[:5]
+            found += [
+                make(1, width, each, strips=strips, ahead=ahead, warps=warps)
+                for each, ahead in ((2, True), (1, True), (2, False))
+            ]
+    return found[:6]
 
 
 def _pointwise(kernel: LoopKernel, kept: frozenset[Axis], hints: dict[Any, int]) -> list[Schedule]:
@@ -92,10 +105,16 @@ def _pointwise(kernel: LoopKernel, kept: frozenset[Axis], hints: dict[Any, int])
     extent = dims.hint(main.extent, hints)
     tall = power_of_two(make.outer_points)
     found = []
-    for width, warps, each in ((256, 8, 4), (512, 8, 4), (1024, 4, 8), (128, 4, 8)):
+    for width, warps, each, ahead in (
+        (256, 8, 4, True),
+        (512, 8, 4, False),
+        (1024, 4, 8, True),
+        (256, 4, 8, False),
+        (128, 4, 8, True),
+    ):
         width = min(power_of_two(extent), width)
         height = max(2, min(tall, TILE * warps // 8 // width))
-        found.append(make(height, width, each, warps=warps))
+        found.append(make(height, width, each, ahead=ahead, warps=warps))
     return list(dict.fromkeys(found))
 
 
@@ -125,7 +144,15 @@ class _Grouped:
         self.holds_rows = bool(kernel.columns)
 
     def __call__(
-        self, outer_block: int, inner_block: int, each: int, *, strips: int = 1, warps: int = 4
+        self,
+        outer_block: int,
+        inner_block: int,
+        each: int,
+        *,
+        strips: int = 1,
+        again: bool = False,
+        ahead: bool = False,
+        warps: int = 4,
     ) -> Schedule:
         """each: programs to a multiprocessor."""
         others = self.fixed_points
@@ -137,7 +164,9 @@ class _Grouped:
             outer_block,
             inner_block,
             strips=strips,
+            again=again,
             warps=warps,
             groups=groups,
             fixed=self.fixed,
+            ahead=ahead,
         )

@@ -218,18 +218,18 @@ class Printer(Expressions):
             tile = "row_tile"
         self._rows_of(tile)
 
-    def _rows_of(self, tile: str) -> None:
-        """Emit the coordinates of the rows of one outer tile."""
+    def _rows_of(self, tile: str, name: str = "x") -> None:
+        """Emit the coordinates of the rows of one outer tile, and take them as the current ones."""
         s = self.schedule
         if self.scalar_rows:
-            self.line(f"x = {tile}")
+            self.line(f"{name} = {tile}")
         else:
             shape = "[:, None]" if s.inner else ""
-            self.line(f"x = {tile} * XBLOCK + tl.arange(0, XBLOCK){shape}")
+            self.line(f"{name} = {tile} * XBLOCK + tl.arange(0, XBLOCK){shape}")
             if not divides(s.outer_block, s.outer_count):
-                self.line(f"xmask = x < {spell.size(s.outer_count)}")
-                self.outer_mask = "xmask"
-        self._axis_variables(self.axis_names, "x", s.outer)
+                self.line(f"{name}mask = {name} < {spell.size(s.outer_count)}")
+                self.outer_mask = f"{name}mask"
+        self._axis_variables(self.axis_names, name, s.outer)
 
     def _axis_variables(self, names: dict[Axis, str], name: str, axes: tuple[Axis, ...]) -> None:
         """Take a flat coordinate apart, the last axis fastest."""

@@ -25,6 +25,7 @@ class Schedule:
     groups: each program walks the outer tiles of one of so many groups and keeps sums on the way;
         0: one outer tile a program.
     fixed: axes that a program of a group has one point of.
+    ahead: a program of a group reads its next rows before it works on those at hand.
     """
 
     outer: tuple[Axis, ...]
@@ -42,6 +43,7 @@ class Schedule:
     registers: int = 0
     groups: int = 0
     fixed: tuple[Axis, ...] = ()
+    ahead: bool = False
 
     @property
     def fixed_count(self) -> Size:
@@ -67,6 +69,7 @@ class Schedule:
         """Return a short text for reports: "resident 4x1024, 8 warps"."""
         warps = f"{self.num_warps} warps"
         groups = f" in {self.groups} groups" if self.groups else ""
+        groups += " read ahead" if self.ahead else ""
         if not self.inner:
             return f"flat {self.outer_block}{groups}, {warps}"
         kind = "looped" if self.looped else "tile"

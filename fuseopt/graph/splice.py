@@ -27,6 +27,7 @@ class Call:
     target: called with the values of `inputs`, returns one tensor, or a tuple of several.
     inputs: nodes it reads, tensors and sizes.
     nodes: what it replaces. outputs: the nodes whose values it gives, in order.
+    launches: how many kernels it starts.
     """
 
     target: Callable[..., Any]
@@ -34,6 +35,7 @@ class Call:
     inputs: tuple[fx.Node, ...]
     nodes: tuple[fx.Node, ...]
     outputs: tuple[fx.Node, ...]
+    launches: int = 1
 
 
 def splice(gm: fx.GraphModule, calls: Sequence[Call]) -> fx.GraphModule:

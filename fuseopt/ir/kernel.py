@@ -95,6 +95,11 @@ class LoopKernel:
         return (f for f in folds if f.over != self.columns)
 
     @property
+    def launches(self) -> int:
+        """How many kernels it runs as: a second one completes sums over rows."""
+        return 2 if any(True for _ in self.totals()) else 1
+
+    @property
     def row_count(self) -> Size:
         """The number of points of the row axes."""
         return dims.product(a.extent for a in self.rows)

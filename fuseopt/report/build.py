@@ -54,7 +54,7 @@ class FusedRegion(RegionFused):
     @property
     def launches_saved(self) -> int:
         """How many kernel launches the region saves."""
-        return self.launches_before - 1
+        return self.launches_before - self.launches_after
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ th { font-weight: 600; } tbody tr { border-top: 1px solid #d8dee4; }
 <span class="small">{{ g.nodes | lines }}</span><br>
 <span class="small">{{ r.inputs | tensors }} → {{ r.outputs | tensors }}</span><br>
 <code>{{ r.kernel }}</code> <span class="small">{{ r.schedule }}</span></td>
-<td class="number">{{ r.launches_before }} → 1</td>
+<td class="number">{{ r.launches_before }} → {{ r.launches_after }}</td>
 <td class="number">{{ r.bytes_before | bytes }} → {{ r.bytes_after | bytes }}</td>
 <td>{% if r.verified %}verified{% if r.verified.limit %}
 <span class="small">{{ "%.1e" | format(r.verified.error) }}</span>{% endif %}

@@ -193,7 +193,7 @@ def _title(group: RegionGroup) -> RenderableType:
         grid.add_column(width=width, justify="right", no_wrap=True)
     launches = f"{region.launches_before} launch{'es' * (region.launches_before != 1)}"
     size = f"{byte_size(region.bytes_before)} → {byte_size(region.bytes_after)}"
-    grid.add_row(name, rule, f"{launches} → 1", size, _verdict(region))
+    grid.add_row(name, rule, f"{launches} → {region.launches_after}", size, _verdict(region))
     return grid
 
 
