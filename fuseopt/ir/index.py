@@ -183,7 +183,7 @@ def remainder(index: Index, divisor: Size, *, split: bool = True) -> Index:
 def _divide(index: Index, divisor: Size, *, split: bool) -> tuple[Index, Index]:
     if divisor == 1:
         return index, Index()
-    whole, rest = _divisible_part(index, divisor)
+    whole, rest = divisible_part(index, divisor)
     if within(rest, divisor):
         return whole, rest
     if split:
@@ -195,7 +195,8 @@ def _divide(index: Index, divisor: Size, *, split: bool) -> tuple[Index, Index]:
     return whole + _atom(Quotient(rest, divisor)), _atom(Remainder(rest, divisor))
 
 
-def _divisible_part(index: Index, divisor: Size) -> tuple[Index, Index]:
+def divisible_part(index: Index, divisor: Size) -> tuple[Index, Index]:
+    """Return (whole, rest) with index = divisor * whole + rest, term by term."""
     whole = Index()
     rest = Index()
     for atom, coefficient in index.terms:

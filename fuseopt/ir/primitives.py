@@ -112,7 +112,7 @@ _declare("xor", 2, operator.xor, "({0} ^ {1})", kinds="ib", commutative=True)
 _declare("not", 1, operator.invert, "(~{0})", kinds="ib")
 _declare("shift_left", 2, operator.lshift, "({0} << {1})", kinds="i")
 _declare("shift_right", 2, operator.rshift, "({0} >> {1})", kinds="i")
-_declare("random_bits", 2, random_bits, "_random_bits({0}, {1})", kinds="i")
+_declare("random_bits", 2, random_bits, "_random_bits({0}, ({1} >> 2), ({1} & 3))", kinds="i")
 _declare("is_nan", 1, torch.isnan, "({0} != {0})", gives_bool=True)
 _declare("where", 3, torch.where, "tl.where({0}, {1}, {2})", kinds="fib")
 

@@ -7,14 +7,21 @@ import torch
 import torch.nn.functional as F
 from regions import candidates, random, region_of, trace
 
+from fuseopt.ir.philox import ROUNDS
+from fuseopt.ops.dropout import KEEP
 from fuseopt.runtime.compile import Target, compile_kernel
 from fuseopt.runtime.resources import read_resources
 
 HALF, SINGLE, DOUBLE = torch.bfloat16, torch.float32, torch.float64
+SEED = torch.tensor(1 << 40)
 
 
 def empty(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype)
+
+
+def dropout(x, seed):
+    return x * KEEP(seed, list(x.shape), 0.1) * (1 / 0.9)
 
 
 def group_norm(x, w, b):
@@ -50,6 +57,12 @@ KERNELS = {
     "masked, recomputed": (
         lambda x, m: F.softmax(x.masked_fill(m, -1e9), -1),
         [empty(64, 40000), empty(64, 40000, dtype=torch.bool)],
+        0,
+    ),
+    "dropout": (dropout, [empty(4096, 1024), SEED], 0),
+    "dropout, then a norm": (
+        lambda x, r, w, seed: F.layer_norm(dropout(x, seed) + r, (1024,), w),
+        [empty(4096, 1024), empty(4096, 1024), empty(1024), SEED],
         0,
     ),
     "small integers": (
@@ -94,6 +107,19 @@ def test_what_is_kept_of_a_recomputed_row_may_have_any_width(dtype, store):
     binary = compile_kernel(found[0].source, Target("cuda", 90), store)
 
     assert binary.cubin
+
+
+@pytest.mark.parametrize("name", ["dropout", "dropout, then a norm"])
+def test_four_neighbours_share_the_work_of_a_block(name, store):
+    """A thread of 8 or 16 elements computes 2 or 4 blocks, two long products a round."""
+    function, args, number = KERNELS[name]
+    kernel = region_of(trace(function, *args)).kernel
+    schedule = candidates(kernel, {}, interpreted=False)[number].schedule
+    blocks = schedule.outer_block * max(schedule.inner_block, 1) // (schedule.num_warps * 32) // 4
+
+    products = binary_of(name, 90, store).ptx.count("mul.hi.u32")
+
+    assert products <= blocks * 2 * ROUNDS
 
 
 def test_symbolic_sizes_compile(store):

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from regions import Case, candidates, case, check, random
 
 from fuseopt.codegen.generate import Candidate
+from fuseopt.ops.dropout import KEEP
 from fuseopt.runtime.compile import Target, compile_kernel
 from fuseopt.runtime.resources import Resources, read_resources
 
@@ -53,6 +54,14 @@ def long_logsumexp() -> Case:
     return case(lambda x: torch.logsumexp(x, -1), random(2, 40960, dtype=HALF))
 
 
+def dropout_chain() -> Case:
+    def function(x, bias, residual, seed):
+        return F.gelu(x + bias) * KEEP(seed, list(x.shape), 0.1) * (1 / 0.9) + residual
+
+    shapes = (16, 1024), (1024,), (16, 1024)
+    return case(function, *(random(*s, dtype=HALF) for s in shapes), torch.tensor(1 << 40))
+
+
 # Name: the case, the number of the candidate.
 GOLDENS = {
     "residual_norm_resident": (residual_norm, 0),
@@ -60,6 +69,7 @@ GOLDENS = {
     "rotary_rows": (rotary, 0),
     "softmax_shared": (long_softmax, 2),
     "logsumexp_looped": (long_logsumexp, -1),
+    "dropout_chain": (dropout_chain, 0),
 }
 
 
