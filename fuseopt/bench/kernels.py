@@ -122,18 +122,20 @@ def _bench_row(
 ) -> RowResult:
     draw = Draw(torch.device("cuda"), dtype)
     args = row.make(draw)
-    compulsory = row.bytes_forward(dtype.itemsize)
+    if row.backward:
+        args = tuple(a.requires_grad_() if a.dtype.is_floating_point else a for a in args)
+    compulsory = row.compulsory(dtype.itemsize)
     truth = _truth(row, args)
     ready: dict[str, tuple[Callable[..., Any], Timing]] = {}
     timings: dict[str, Timing] = {}
-    with torch.no_grad():
+    with torch.set_grad_enabled(row.backward):
         for provider in providers:
             made = _prepare(provider, row, args, truth)
             if isinstance(made, Timing):
                 timings[provider.name] = made
             else:
                 ready[provider.name] = made
-        calls = [_call(function, args) for function, _ in ready.values()]
+        calls = [call for call, _ in ready.values()]
         seconds = time_candidates(calls, 0, BUDGET) if calls else []
     for (name, (_, first)), taken in zip(ready.items(), seconds, strict=True):
         share = compulsory / taken / rate
@@ -142,14 +144,26 @@ def _bench_row(
     return RowResult(row.name, compulsory, ordered)
 
 
-def _call(function: Callable[..., Any], args: Sequence[Any]) -> Callable[[], Any]:
-    return lambda: function(*args)
+def _call(row: Row, function: Callable[..., Any], args: Sequence[Any]) -> Callable[[], Any]:
+    """Return what is timed: a call of the function, or of its gradients after one forward pass."""
+    if not row.backward:
+        return lambda: function(*args)
+    results = [r for r in _tensors(function(*args)) if r.requires_grad]
+    generator = torch.Generator(results[0].device).manual_seed(1)
+    given = [
+        torch.randn(r.shape, generator=generator, device=r.device).to(r.dtype) for r in results
+    ]
+    wanted = [a for a in args if a.requires_grad]
+    return lambda: torch.autograd.grad(results, wanted, given, retain_graph=True)
 
 
 def _prepare(
     provider: Provider, row: Row, args: Sequence[Any], truth: list[torch.Tensor] | None
 ) -> tuple[Callable[..., Any], Timing] | Timing:
-    """Make a provider's function and call it once, or say why it has none."""
+    """Make a provider's function and run it once, or say why it has none.
+
+    Returns what is to be timed, and what is known of it so far.
+    """
     torch._dynamo.reset()
     try:
         function = provider.make(row)
@@ -157,25 +171,27 @@ def _prepare(
             return Timing(note="no such function")
         torch.cuda.synchronize()
         start = time.perf_counter()
-        results = function(*args)
+        call = _call(row, function, args)
+        results = call()
         torch.cuda.synchronize()
         first_call = time.perf_counter() - start
     except (RuntimeError, ImportError, TypeError, ValueError, FuseOptError) as error:
         lines = str(error).strip().splitlines()
         return Timing(note=f"{type(error).__name__}: {lines[0] if lines else ''}"[:160])
     note = provider.describe(function)
-    return function, Timing(error=_error(results, truth), first_call=first_call, note=note)
+    return call, Timing(error=_error(results, truth), first_call=first_call, note=note)
 
 
 def _truth(row: Row, args: Sequence[Any]) -> list[torch.Tensor] | None:
     """The row in float64 on the same inputs, or None where memory or an op forbids it."""
-    wide = [a.double() if a.dtype.is_floating_point else a for a in args]
     largest = max(a.numel() for a in args)
-    if largest * 8 * 6 > torch.cuda.mem_get_info()[0]:
+    if row.random or largest * 8 * 8 > torch.cuda.mem_get_info()[0]:
         return None
+    wide = [a.detach().double() if a.dtype.is_floating_point else a for a in args]
+    wide = [w.requires_grad_(a.requires_grad) for w, a in zip(wide, args, strict=True)]
     try:
-        with torch.no_grad():
-            return _tensors(row.function(*wide))
+        with torch.set_grad_enabled(row.backward):
+            return [t.detach() for t in _tensors(_call(row, row.function, wide)())]
     except (RuntimeError, NotImplementedError):
         return None
 

@@ -97,7 +97,7 @@ def bench_model(
         truth = _truth(model, args, kwargs)
         for provider in providers:
             torch._dynamo.reset()
-            function = _make(provider, model)
+            function = make(provider, model)
             call = _bind(function, args, kwargs)
             found[provider] = _first(call, truth)
             if not found[provider].note:
@@ -114,7 +114,8 @@ def bench_model(
     return result
 
 
-def _make(provider: str, model: nn.Module) -> Any:
+def make(provider: str, model: nn.Module) -> Any:
+    """Return a model as a provider runs it."""
     if provider == "fuseopt":
         return fuseopt.optimize(model)
     return torch.compile(model) if provider == "inductor" else model
@@ -143,10 +144,11 @@ def _first(call: Callable[[], Any], truth: torch.Tensor | None) -> ModelTiming:
     torch.cuda.reset_peak_memory_stats()
     call()
     peak = torch.cuda.max_memory_allocated()
-    return ModelTiming(math.inf, taken, _kernels(call), peak, error_found)
+    return ModelTiming(math.inf, taken, count_launches(call), peak, error_found)
 
 
-def _kernels(call: Callable[[], Any]) -> int:
+def count_launches(call: Callable[[], Any]) -> int:
+    """Return how many kernels a call launches, copies apart."""
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         call()
         torch.cuda.synchronize()

@@ -7,7 +7,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -70,7 +70,8 @@ class Row:
 
     name: as in the tables. function: called with what `make` returns. bytes_forward,
     bytes_backward: compulsory traffic for elements of `itemsize` bytes; None: no backward row.
-    modules: other libraries' function for the same row, by provider, given the row's arguments.
+    family: rows of one family have the same function. random: results differ from call to call.
+    backward: the gradients are timed, those of the results being given, and not the function.
     """
 
     name: str
@@ -79,6 +80,23 @@ class Row:
     bytes_forward: Callable[[int], int]
     bytes_backward: Callable[[int], int] | None = None
     family: str = ""
+    random: bool = False
+    backward: bool = False
+
+    def compulsory(self, itemsize: int) -> int:
+        """Return the bytes that a call must move, for elements of so many bytes."""
+        count = self.bytes_backward if self.backward else self.bytes_forward
+        assert count is not None
+        return count(itemsize)
+
+
+def backward_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that time gradients, of those that have any."""
+    return [
+        replace(row, name=f"{row.name} backward", backward=True)
+        for row in rows
+        if row.bytes_backward is not None
+    ]
 
 
 def norm_rows(sizes: Sequence[tuple[int, int]]) -> list[Row]:
@@ -155,6 +173,7 @@ def pointwise_rows(m: int, n: int) -> list[Row]:
             lambda d: (d(m, n), d(n), d(m, n)),
             x3,
             x3,
+            random=True,
         ),
         Row(f"swiglu {size}", swiglu, lambda d: (d(m, n), d(m, n)), x3, x5),
         Row(f"geglu_tanh {size}", geglu_tanh, lambda d: (d(m, n), d(m, n)), x3, x5),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +16,19 @@ from rich.text import Text
 from fuseopt.bench.kernels import BenchResult, RowResult, bench_rows
 from fuseopt.bench.models import ModelsResult
 from fuseopt.bench.providers import PROVIDERS
-from fuseopt.bench.rows import Row, target_rows, unseen_rows
+from fuseopt.bench.rows import Row, backward_rows, target_rows, unseen_rows
+from fuseopt.bench.training import TrainingResults
 from fuseopt.cli.output import check_writable, show, write_text
 from fuseopt.cli.targets import parse_dtype
 from fuseopt.errors import UsageError
 
 NO_DEVICE = "fuseopt bench needs a CUDA device, and there is none here"
-SETS = {"target": target_rows, "unseen": unseen_rows}
+SETS: dict[str, Callable[[], list[Row]]] = {
+    "target": target_rows,
+    "target-backward": lambda: backward_rows(target_rows()),
+    "unseen": unseen_rows,
+    "unseen-backward": lambda: backward_rows(unseen_rows()),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,7 @@ def run_bench_kernels(wanted: Wanted) -> int:
     return 0
 
 
-def write_json(path: Path, result: BenchResult | ModelsResult) -> None:
+def write_json(path: Path, result: BenchResult | ModelsResult | TrainingResults) -> None:
     """Write a result as JSON."""
     write_text(path, json.dumps(result.to_dict(), indent=1) + "\n")
 

@@ -35,7 +35,9 @@ def run_bench_models(wanted: Wanted) -> int:
     path = check_writable(wanted.json_file) if wanted.json_file else None
     for name in wanted.providers:
         if name not in PROVIDERS:
-            raise UsageError(f"--provider {name!r} is not one of {', '.join(PROVIDERS)} for models")
+            raise UsageError(
+                f"--providers {name!r} is not one of {', '.join(PROVIDERS)} for models"
+            )
     if not torch.cuda.is_available():
         raise UsageError(NO_DEVICE)
     results: list[ModelResult] = []

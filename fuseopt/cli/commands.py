@@ -34,6 +34,7 @@ from fuseopt.cli.options import (
     TargetNames,
     Task,
     Time,
+    Train,
     Verify,
 )
 from fuseopt.errors import UsageError
@@ -183,6 +184,7 @@ def bench(
     seq: Seq = None,
     task: Task = None,
     budget: Budget = None,
+    train: Train = False,
     json_file: JsonFile = None,
 ) -> int:
     """Time whole models, or memory-bound functions with --kernels, on a GPU.
@@ -191,11 +193,16 @@ def bench(
     """
     if (kernels is None) == (not targets):
         raise UsageError("fuseopt bench takes either targets or --kernels SET")
+    if train and kernels is not None:
+        raise UsageError(
+            "--train times steps of models; for gradients of functions take --kernels "
+            "target-backward or unseen-backward"
+        )
     if kernels is not None:
         from fuseopt.cli import bench_kernels
 
         wanted = bench_kernels.Wanted(
-            kernels, rows, tuple(providers or ()), dtype or "bfloat16", budget, json_file
+            kernels, rows, _names(providers), dtype or "bfloat16", budget, json_file
         )
         return bench_kernels.run_bench_kernels(wanted)
     from fuseopt.cli import bench_models
@@ -204,9 +211,16 @@ def bench(
         Options(name, layers, tuple(settings or ()), dtype, batch, seq, "cuda", task)
         for name in targets or ()
     ]
-    return bench_models.run_bench_models(
-        bench_models.Wanted(models, tuple(providers or ()), json_file)
-    )
+    asked = bench_models.Wanted(models, _names(providers), json_file)
+    if train:
+        from fuseopt.cli import bench_training
+
+        return bench_training.run_bench_training(asked)
+    return bench_models.run_bench_models(asked)
+
+
+def _names(given: Sequence[str] | None) -> tuple[str, ...]:
+    return tuple(name.strip() for text in given or () for name in text.split(","))
 
 
 COMMANDS: Sequence[Callable[..., int]] = (report, explain, show, rules, env, demo, bench)

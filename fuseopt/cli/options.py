@@ -109,7 +109,8 @@ Kernels = Annotated[
     typer.Option(
         "--kernels",
         metavar="SET",
-        help="target: the rows of the project's targets; unseen: shapes nothing was tuned on.",
+        help="target: the rows of the project's targets; unseen: shapes nothing was tuned on; "
+        "target-backward, unseen-backward: gradients of these.",
         show_default=False,
     ),
 ]
@@ -122,11 +123,16 @@ RowPattern = Annotated[
 Providers = Annotated[
     list[str] | None,
     typer.Option(
+        "--providers",
         "--provider",
-        metavar="NAME",
-        help="eager, fuseopt, inductor, inductor-max, aten, liger or quack; may be repeated.",
+        metavar="NAMES",
+        help="Of eager, fuseopt, inductor, inductor-max, aten, liger and quack, with commas.",
         show_default=False,
     ),
+]
+Train = Annotated[
+    bool,
+    typer.Option("--train", help="Time training steps: forward, backward and AdamW's update."),
 ]
 Budget = Annotated[
     float | None,

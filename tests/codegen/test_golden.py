@@ -62,6 +62,20 @@ def dropout_chain() -> Case:
     return case(function, *(random(*s, dtype=HALF) for s in shapes), torch.tensor(1 << 40))
 
 
+def norm_backward() -> Case:
+    """dx, and dw as a sum over the rows."""
+
+    def function(x, w, dy):
+        wide = x.float()
+        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        normal, g = wide * scale, dy.float() * w.float()
+        dx = scale * (g - normal * (g * normal).mean(-1, keepdim=True))
+        return dx.to(x.dtype), (dy.float() * normal).sum(0).to(w.dtype)
+
+    shape = (600, 2048)
+    return case(function, *(random(*s, dtype=HALF) for s in (shape, (2048,), shape)))
+
+
 # Name: the case, the number of the candidate.
 GOLDENS = {
     "residual_norm_resident": (residual_norm, 0),
@@ -69,6 +83,7 @@ GOLDENS = {
     "rotary_rows": (rotary, 0),
     "softmax_shared": (long_softmax, 2),
     "logsumexp_looped": (long_logsumexp, -1),
+    "norm_backward_grouped": (norm_backward, 0),
     "dropout_chain": (dropout_chain, 0),
 }
 
