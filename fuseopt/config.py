@@ -42,7 +42,9 @@ class Config:
         _one_of("strict", self.strict, (True, False))
         _one_of("dynamic", self.dynamic, (None, True, False))
         if not isinstance(self.rules, tuple):
-            raise UsageError(f"rules must be a tuple of rules, not {type(self.rules).__name__}")
+            raise UsageError(
+                f"rules must be a list or tuple of rules, not {type(self.rules).__name__}"
+            )
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Config:
