@@ -1,6 +1,7 @@
 """Models at the sizes people serve, for `fuseopt report` and `fuseopt bench`, with random weights.
 
 fuseopt bench examples/models.py:bert_large examples/models.py:llama_1b --json models.json
+fuseopt bench examples/models.py:llama_1b_training --train
 """
 
 from __future__ import annotations
@@ -109,3 +110,46 @@ def convnext_base(batch: int = 64) -> Case:
     model = _made(hf.ConvNextModel, config)
     pixels = torch.randn(batch, 3, 224, 224, device=_device(), dtype=torch.bfloat16)
     return model, (), {"pixel_values": pixels}
+
+
+# ------------------------------------------------------------------------------------ training
+
+
+def _learning(case: Case, labels: torch.Tensor | None = None) -> Case:
+    """Return a model in training mode whose output has a loss: of the next tokens, or of labels."""
+    model, args, kwargs = case
+    chosen = kwargs["input_ids"] if labels is None else labels
+    return model.train(), args, {**kwargs, "labels": chosen}
+
+
+def bert_large_training(batch: int = 16, tokens: int = 512) -> Case:
+    config = hf.BertConfig(
+        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
+    )
+    ids = _ids(30522, batch, tokens)
+    return _learning((_made(hf.BertForMaskedLM, config), (), {"input_ids": ids}))
+
+
+def gpt2_medium_training() -> Case:
+    return _learning(gpt2_medium())
+
+
+def llama_1b_training() -> Case:
+    return _learning(llama_1b())
+
+
+def qwen3_600m_training() -> Case:
+    return _learning(qwen3_600m())
+
+
+def vit_large_training(batch: int = 64) -> Case:
+    config = hf.ViTConfig(
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
+        num_labels=1000,
+    )
+    model = _made(hf.ViTForImageClassification, config)
+    pixels = torch.randn(batch, 3, 224, 224, device=_device(), dtype=torch.bfloat16)
+    return _learning((model, (), {"pixel_values": pixels}), _ids(1000, batch, 1).view(-1))
