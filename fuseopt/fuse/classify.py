@@ -13,6 +13,7 @@ from fuseopt.graph.lift import lift, target_name, tensors_of
 from fuseopt.graph.reinplace import partial_updates
 from fuseopt.ops import OPS, NotExpressible
 from fuseopt.ops.declare import SUPPORTED_DTYPES
+from fuseopt.ops.dropout import DRAW_SEEDS
 
 # Ops that a vendor library does better than anything generated here.
 HEAVY = frozenset(
@@ -144,6 +145,8 @@ def _undeclared(node: fx.Node, name: str) -> Verdict:
     schema = getattr(node.target, "_schema", None)
     if schema is not None and schema.is_mutable:
         return Verdict(Role.OPAQUE, Reason.MUTATION, f"{name} writes to an input")
+    if node.target is DRAW_SEEDS:  # of ours: no operation of the model
+        return Verdict(Role.OPAQUE)
     tags = getattr(node.target, "tags", ())
     if torch.Tag.nondeterministic_seeded in tags:
         return Verdict(Role.OPAQUE, Reason.RANDOM, f"{name} draws random numbers")

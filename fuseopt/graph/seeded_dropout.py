@@ -20,6 +20,7 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
+from fuseopt.graph.form import copy_graph
 from fuseopt.graph.insert import insert_call
 from fuseopt.graph.lift import bind_arguments, target_name, tensors_of
 from fuseopt.ops.declare import SUPPORTED_DTYPES
@@ -60,6 +61,31 @@ def drop_unused_seeds(gm: fx.GraphModule) -> None:
     gm.recompile()
 
 
+def with_native_dropout(gm: fx.GraphModule) -> fx.GraphModule:
+    """Return a copy of a graph with PyTorch's dropout in place of seeds: what to time against.
+
+    Its masks are others, and a gradient is scaled by one drawn anew: as much work as by one read.
+    """
+    gm = copy_graph(gm)
+    for keep in gm.graph.find_nodes(op="call_function", target=KEEP):
+        for kept in [u for u in keep.users if u.target is aten.mul.Tensor]:
+            scaled = [u for u in kept.users if u.target is aten.mul.Tensor]
+            if kept.args[1] is keep and len(scaled) == len(kept.users) == 1:
+                _put_native(gm.graph, keep, kept, scaled[0])
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
+    return gm
+
+
+def _put_native(graph: fx.Graph, keep: fx.Node, kept: fx.Node, scaled: fx.Node) -> None:
+    with graph.inserting_before(scaled):
+        args = (kept.args[0], keep.args[2], True)
+        native = graph.call_function(aten.native_dropout.default, args)
+        result = graph.call_function(operator.getitem, (native, 0))
+    scaled.replace_all_uses_with(result)
+    graph.erase_node(scaled)
+
+
 def _drops(node: fx.Node) -> bool:
     if target_name(node) not in _DROPOUTS:
         return False
@@ -91,6 +117,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node, seed: fx.Node) -> None:
     with graph.inserting_before(node):
         shape = [_size(graph, x, d) for d in range(x.meta["val"].dim())]
         keep = insert_call(graph, KEEP, (seed, shape, float(p)), node)
+    _mark(keep, node)
     keep.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
     kept = _scaled(graph, node, x, keep, 0.0 if p == 1 else 1.0 / (1.0 - p))
     if target_name(node) == "aten.dropout.default":
@@ -116,6 +143,10 @@ def _scaled(graph: fx.Graph, node: fx.Node, x: Any, keep: fx.Node, scale: Any) -
     with graph.inserting_before(node):
         kept = insert_call(graph, aten.mul.Tensor, (x, keep), node)
         made = insert_call(graph, aten.mul.Tensor, (kept, scale), node)
-    for one in (kept, made):
-        one.meta.update({mark: node.meta[mark] for mark in _MARKS if mark in node.meta})
+    _mark(kept, node)
+    _mark(made, node)
     return made
+
+
+def _mark(made: fx.Node, node: fx.Node) -> None:
+    made.meta.update({mark: node.meta[mark] for mark in _MARKS if mark in node.meta})

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from fuseopt.graph.seeded_dropout import with_native_dropout
 from fuseopt.ir import dims
 from fuseopt.runtime.autotune import time_candidates
 from fuseopt.runtime.cache import Store
@@ -25,13 +26,17 @@ def time_region(
     size_inputs: list[int],
     store: Store,
 ) -> tuple[float, float]:
-    """Return the seconds that a kernel takes and that its reference takes, remembered on disk."""
+    """Return the seconds that a kernel takes and that its reference takes, remembered on disk.
+
+    A reference that draws from seeds is timed with PyTorch's dropout in their place.
+    """
     built = kernel.for_sizes([sizes[s] for s in kernel.symbols])
     entry = f"{key}-{built.candidate.source.digest}"[:120]
     name = torch.cuda.get_device_name(kernel.device)
     known = store.read_json("profit", entry)
     if isinstance(known, dict) and known.get("device") == name:
         return float(known["ours"]), float(known["before"])
+    native = with_native_dropout(reference)
     with torch.no_grad(), torch.cuda.device(kernel.device):
         generator = torch.Generator(kernel.device).manual_seed(0)
         inputs = draw_inputs(kernel.kernel, kernel.device, sizes, generator)
@@ -41,7 +46,7 @@ def time_region(
         values = [sizes[s] for s in kernel.symbols]
         calls = [
             _replayed(lambda: kernel(*inputs, *values)),
-            _replayed(lambda: reference(*given)),
+            _replayed(lambda: native(*given)),
         ]
         ours, before = time_candidates(calls, moved)
     store.write_json("profit", entry, {"device": name, "ours": ours, "before": before})

@@ -10,7 +10,11 @@ from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from fuseopt.graph.fold import fold_constants
-from fuseopt.graph.seeded_dropout import drop_unused_seeds, seed_dropouts
+from fuseopt.graph.seeded_dropout import (
+    drop_unused_seeds,
+    seed_dropouts,
+    with_native_dropout,
+)
 from fuseopt.graph.share import share_equal_values
 from fuseopt.ops.dropout import DRAW_SEEDS, KEEP, threshold
 
@@ -168,3 +172,14 @@ def test_a_mask_in_pieces_is_the_mask(monkeypatch):
 
 def test_the_operators_hold_what_pytorch_asks_of_operators():
     torch.library.opcheck(KEEP, (torch.tensor(9), [5, 6], 0.4))
+
+
+def test_for_timing_the_dropout_is_that_of_pytorch():
+    gm, _ = seeded(lambda x: F.dropout(x.exp(), 0.5, True) + 1, random(40, 50))
+
+    native = with_native_dropout(gm)
+
+    assert targets(native).count("aten.native_dropout.default") == 1
+    assert str(KEEP) not in targets(native)
+    assert set(((native(torch.zeros(40, 50))[0] - 1).unique()).tolist()) == {0.0, 2.0}
+    assert str(KEEP) in targets(gm)
