@@ -25,7 +25,7 @@ class Launcher:
         parameters; the device must be the current one. An empty grid starts nothing. Triton's
         launch hooks are not called by a direct launch.
     direct: whether `launch` is a single call into Triton's C launcher. Where this version's is not
-        one we have read, `launch` goes through Triton's own kernel object, some us slower.
+        one we have read, `launch` goes through Triton's own kernel object, 3 us slower.
 
     Calling the launcher itself checks the arguments first (device, dtype, range, alignment), about
     1 us each: for verification, tuning and tests.
