@@ -172,6 +172,8 @@ def _misfit(node: fx.Node, device: torch.device) -> Verdict | None:
             )
         if tensor.layout != torch.strided:
             return Verdict(Role.OPAQUE, Reason.LAYOUT, f"{tensor.layout} tensors")
+        if tensor.is_neg():
+            return Verdict(Role.OPAQUE, Reason.LAYOUT, "a tensor that is negated when it is read")
         if _has_unbacked_size(tensor):
             return Verdict(Role.OPAQUE, Reason.DATA_DEPENDENT, "a size known only at run time")
         if any(isinstance(s, int) and s == 0 for s in tensor.shape):

@@ -9,7 +9,7 @@ below them: they cost an index, not a copy.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from fuseopt.ir import dims
 from fuseopt.ir.dims import Size
 from fuseopt.ir.expr import Arena, Expr
 from fuseopt.ops import OPS, Call, NotExpressible, TensorMeta
-from fuseopt.ops.declare import SUPPORTED_DTYPES, convert, expand
+from fuseopt.ops.declare import SUPPORTED_DTYPES, convert, expand, fits
 
 FREE_FORMS = ("view", "create")
 
@@ -151,6 +151,8 @@ class _Lifting:
         outputs = tuple(TensorMeta(self.lifted.shape(t.shape), t.dtype) for t in tensors_of(node))
         for output in outputs:
             check_dtype(output.dtype)
+        if outputs and declared.form != "create":
+            _check_numbers(node, args, kwargs, outputs[0].dtype)
         call = Call(self.lifted.arena, name, outputs)
         try:
             made = declared.define(call, *args, **kwargs)
@@ -167,6 +169,18 @@ def check_dtype(dtype: torch.dtype) -> None:
     """Raise `NotExpressible` for a dtype that kernels do not handle."""
     if dtype not in SUPPORTED_DTYPES:
         raise NotExpressible(f"dtype {dtype}")
+
+
+def _check_numbers(
+    node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype
+) -> None:
+    """Refuse a number that the output's dtype cannot hold: PyTorch raises, or makes it infinite."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    for place, argument in enumerate(node.target._schema.arguments):
+        value = args[place] if place < len(args) else kwargs.get(argument.name)
+        is_unfit = isinstance(value, (int, float)) and not fits(value, dtype)
+        if is_unfit and "number" in str(argument.type):
+            raise NotExpressible(f"{value} does not fit {dtype}")
 
 
 def _as_output(made: Expr, meta: TensorMeta) -> Expr:

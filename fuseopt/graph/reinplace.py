@@ -107,6 +107,8 @@ def _can_overwrite(node: fx.Node, target: fx.Node) -> bool:
     return (
         new.dtype is old.dtype
         and new.shape == old.shape
+        # What reads the new value was planned for its layout.
+        and new.stride() == old.stride()
         # An operand that shares the input's memory would change while it is read.
         and not any(target in alias_roots(n) for n in operands)
     )

@@ -298,7 +298,17 @@ def as_number(value: Any, dtype: torch.dtype) -> Any:
         return value
     if dtype == torch.bool:
         return bool(value)
-    return float(value) if dtype.is_floating_point else int(value)
+    if not dtype.is_floating_point:
+        return int(value)
+    # As a literal a number of 32 bits or more is rounded by what reads it.
+    return rounded(value, dtype) if dtype.itemsize < 4 else float(value)
+
+
+def rounded(value: bool | int | float, dtype: torch.dtype) -> bool | int | float:
+    """Return a number as a tensor of this dtype holds it."""
+    if not dtype.is_floating_point or dtype == torch.float64:
+        return value
+    return torch.tensor(value, dtype=torch.float64).to(dtype).item()
 
 
 def apply(primitive: str, *args: Operand) -> Expr:

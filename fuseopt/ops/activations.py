@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fuseopt.ir.expr import Expr
 from fuseopt.ops.build import (
     absolute,
@@ -65,9 +67,9 @@ def gelu(call: Call, x: Expr, approximate: str = "none") -> Expr:
 
 
 @op("aten.hardtanh.default", samples=[sample(X), sample(X, -2.0, 0.5)])
-def hardtanh(call: Call, x: Expr, low: float = -1.0, high: float = 1.0) -> Expr:
+def hardtanh(call: Call, x: Expr, low: Any = -1.0, high: Any = 1.0) -> Expr:
     """x kept between two numbers."""
-    (x,) = call.promoted(x)
+    x, low, high = call.held(x, low, high)
     return minimum(maximum(x, low), high)
 
 
@@ -148,9 +150,9 @@ def _log_sigmoid(x: Expr) -> Expr:
 
 
 @op("aten.threshold.default", samples=[sample(X, 0.5, -2.0)])
-def threshold(call: Call, x: Expr, limit: float, value: float) -> Expr:
+def threshold(call: Call, x: Expr, limit: Any, value: Any) -> Expr:
     """x where it is above the limit (or NaN), else a number."""
-    (x,) = call.promoted(x)
+    x, limit, value = call.held(x, limit, value)
     return where(x <= limit, value, x)
 
 

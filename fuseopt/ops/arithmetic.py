@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fuseopt.ir.combine import kind_of
-from fuseopt.ir.expr import Expr, apply
+from fuseopt.ir.expr import Const, Expr, apply
 from fuseopt.ops.build import (
     differs,
     equal,
@@ -46,19 +46,22 @@ def add(call: Call, a: Expr, b: Any, alpha: Any = 1) -> Expr:
 )
 def sub(call: Call, a: Expr, b: Any, alpha: Any = 1) -> Expr:
     """a - alpha * b."""
+    _check_subtraction(a, b)
     a, b = call.promoted(a, b)
-    if a.dtype == torch.bool:
-        raise NotExpressible("bool subtraction is an error in PyTorch")
     return a - (b if alpha == 1 else b * alpha)
 
 
 @op("aten.rsub.Scalar", "aten.rsub.Tensor", samples=[sample(X, 2.5), sample(INTEGERS, 3)])
 def rsub(call: Call, a: Expr, b: Any, alpha: Any = 1) -> Expr:
     """b - alpha * a."""
+    _check_subtraction(a, b)
     a, b = call.promoted(a, b)
-    if a.dtype == torch.bool:
-        raise NotExpressible("bool subtraction is an error in PyTorch")
     return b - (a if alpha == 1 else a * alpha)
+
+
+def _check_subtraction(*operands: Any) -> None:
+    if any(isinstance(o, bool) or getattr(o, "dtype", None) == torch.bool for o in operands):
+        raise NotExpressible("subtraction of or from a bool is an error in PyTorch")
 
 
 @op(
@@ -104,7 +107,7 @@ def div_mode(call: Call, a: Expr, b: Any, rounding_mode: str | None) -> Expr:
         return _floor_divide(a, b)
     if kind_of(a.dtype) == "f":
         return apply("trunc", a / b)
-    return apply("trunc_div", a, b)
+    return apply("trunc_div", a, _divisor(b))
 
 
 @op("aten.floor_divide.default", samples=[sample(X, T((6,), low=0.5)), sample(INTEGERS, DIVISORS)])
@@ -125,7 +128,7 @@ def _floor_divide(a: Expr, b: Expr) -> Expr:
         return where(equal(b, 0.0), a / b, whole)
     if kind_of(a.dtype) != "i":
         raise NotExpressible("floor division of bools")
-    quotient = apply("trunc_div", a, b)
+    quotient = apply("trunc_div", a, _divisor(b))
     down = differs(apply("rem", a, b), 0) & ((a < 0) ^ (b < 0))
     return where(down, quotient - 1, quotient)
 
@@ -137,11 +140,11 @@ def _floor_divide(a: Expr, b: Expr) -> Expr:
 )
 def remainder(call: Call, a: Expr, b: Any) -> Expr:
     """a modulo b, with the sign of b."""
-    a, b = call.promoted(a, b)
+    a, b = call.held(a, b)
     if a.dtype == torch.bool:
         raise NotExpressible("remainder of bools")
     zero = call.number(0, a.dtype)
-    rest = apply("fmod" if kind_of(a.dtype) == "f" else "rem", a, b)
+    rest = apply("fmod", a, b) if kind_of(a.dtype) == "f" else apply("rem", a, _divisor(b))
     return where(differs(rest, zero) & ((b < zero) ^ (rest < zero)), rest + b, rest)
 
 
@@ -152,10 +155,17 @@ def remainder(call: Call, a: Expr, b: Any) -> Expr:
 )
 def fmod(call: Call, a: Expr, b: Any) -> Expr:
     """a modulo b, with the sign of a."""
-    a, b = call.promoted(a, b)
+    a, b = call.held(a, b)
     if a.dtype == torch.bool:
         raise NotExpressible("fmod of bools")
-    return apply("fmod" if kind_of(a.dtype) == "f" else "rem", a, b)
+    return apply("fmod", a, b) if kind_of(a.dtype) == "f" else apply("rem", a, _divisor(b))
+
+
+def _divisor(b: Expr) -> Expr:
+    """An integer divisor."""
+    if isinstance(b, Const) and b.value == 0:
+        raise NotExpressible("integer division by zero")
+    return b
 
 
 @op(

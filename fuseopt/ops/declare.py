@@ -13,6 +13,7 @@ place where the original rounds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ import torch
 
 from fuseopt.ir import dims
 from fuseopt.ir.combine import kind_of
-from fuseopt.ir.expr import Arena, Cast, Const, Expand, Expr, Shape
+from fuseopt.ir.expr import Arena, Cast, Const, Expand, Expr, Shape, rounded
 
 SUPPORTED_DTYPES = frozenset(
     {
@@ -135,11 +136,28 @@ class Call:
 
     def number(self, value: Any, dtype: torch.dtype | None = None) -> Const:
         """Return a constant of the given dtype (by default the output's)."""
-        return self.arena.const(value, dtype or self.dtype)
+        dtype = dtype or self.dtype
+        if not fits(value, dtype):
+            raise NotExpressible(f"{value} does not fit {dtype}")
+        return self.arena.const(value, dtype)
 
     def promoted(self, *args: Any) -> tuple[Expr, ...]:
         """Bring operands to the dtype that PyTorch's type promotion computes in."""
         return self.as_dtype(compute_dtype(result_type(args)), *args)
+
+    def held(self, *args: Any) -> tuple[Expr, ...]:
+        """As `promoted`, each operand rounded to the promoted dtype before it is made wider.
+
+        For ops whose result shows the rounding whole: in float16, 0.1 == 0.1.
+        """
+        dtype = result_type(args)
+        return self.as_dtype(compute_dtype(dtype), *(self._rounded(a, dtype) for a in args))
+
+    def _rounded(self, value: Any, dtype: torch.dtype) -> Any:
+        if isinstance(value, Expr):
+            return convert(value, dtype, explicit=True)
+        is_number = isinstance(value, (int, float)) and dtype in NARROW_FLOATS
+        return rounded(value, dtype) if is_number else value
 
     def floats(self, *args: Any) -> tuple[Expr, ...]:
         """As `promoted`, with integers and bools taken to the default floating-point dtype."""
@@ -155,10 +173,8 @@ class Call:
     def _operand(self, value: Any, dtype: torch.dtype) -> Expr:
         if isinstance(value, Expr):
             return convert(value, dtype)
-        if isinstance(value, int) and not isinstance(value, bool) and kind_of(dtype) == "i":
-            limits = torch.iinfo(dtype)
-            if not limits.min <= value <= limits.max:
-                raise NotExpressible(f"{value} does not fit {dtype}")
+        if kind_of(dtype) == "i" and not fits(value, dtype):
+            raise NotExpressible(f"{value} does not fit {dtype}")
         if isinstance(value, complex):
             raise NotExpressible("complex number")
         return self.arena.const(value, dtype)
@@ -169,8 +185,18 @@ def convert(value: Expr, dtype: torch.dtype, *, explicit: bool = False) -> Expr:
     if value.dtype == dtype:
         return value
     if isinstance(value, Const) and isinstance(value.value, (bool, int, float)):
-        return value.arena.const(value.value, dtype, value.shape)
+        return value.arena.const(rounded(value.value, value.dtype), dtype, value.shape)
     return value.arena.make(Cast, value.shape, dtype, value, explicit)
+
+
+def fits(value: Any, dtype: torch.dtype) -> bool:
+    """Whether a dtype's range holds a number; PyTorch raises for most that are beyond it."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return True
+    if kind_of(dtype) == "b":
+        return True
+    limits = torch.finfo(dtype) if kind_of(dtype) == "f" else torch.iinfo(dtype)
+    return bool(limits.min <= value <= limits.max)
 
 
 def expand(value: Expr, shape: Shape) -> Expr:

@@ -61,8 +61,7 @@ def _comparison(name: str) -> None:
 
     @op(*targets, samples=[sample(X, ROW), sample(INTEGERS, DIVISORS), sample(BOOLS, BOOLS)])
     def define(call: Call, a: Expr, b: Any) -> Expr:
-        a, b = call.promoted(a, b)
-        return apply(name, a, b)
+        return apply(name, *call.held(a, b))
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):

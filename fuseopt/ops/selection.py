@@ -27,8 +27,7 @@ from fuseopt.ops.domains import BOOLS, DIVISORS, INTEGERS, ROW, X
 )
 def where_(call: Call, condition: Expr, a: Any, b: Any) -> Expr:
     """`a` where the condition holds, else `b`."""
-    a, b = call.promoted(a, b)
-    return where(as_bool(condition), a, b)
+    return where(as_bool(condition), *call.held(a, b))
 
 
 @op("aten.where.Scalar", samples=[sample(BOOLS, 1.0, 0.0), sample(BOOLS, 1, 0)])
@@ -54,12 +53,11 @@ def heaviside(call: Call, x: Expr, at_zero: Expr) -> Expr:
 )
 def masked_fill(call: Call, x: Expr, mask: Expr, value: Any) -> Expr:
     """x with a number in place of the elements under the mask."""
-    (x,) = call.promoted(x)
-    if isinstance(value, Expr):
-        value = convert(value, x.dtype)
-    else:
-        (value,) = call.as_dtype(x.dtype, value)
-    return where(mask, value, x)
+    if not isinstance(value, Expr):
+        value = call.number(value, x.dtype)
+    wide = compute_dtype(x.dtype)
+    value = convert(convert(value, x.dtype, explicit=True), wide)
+    return where(mask, value, convert(x, wide))
 
 
 @op(
@@ -72,7 +70,7 @@ def masked_fill(call: Call, x: Expr, mask: Expr, value: Any) -> Expr:
 def clamp(call: Call, x: Expr, low: Any = None, high: Any = None) -> Expr:
     """x kept between bounds; NaN stays NaN, and the upper bound wins where they cross."""
     given = [v for v in (x, low, high) if v is not None]
-    operands = iter(call.promoted(*given))
+    operands = iter(call.held(*given))
     x = next(operands)
     if x.dtype == torch.bool:
         raise NotExpressible("clamp of bools")

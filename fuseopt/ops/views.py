@@ -98,14 +98,15 @@ def slice_tensor(
     call: Call, x: Expr, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Expr:
     """Every step-th element along a dimension."""
-    extent = x.shape[dim]
-    start = 0 if start is None else start
-    if isinstance(start, int) and start < 0:
-        start = dims.add(extent, start)
-        start = max(start, 0) if isinstance(start, int) else start
+    return slice_(x, dim, _start(start, x.shape[dim]), call.shape[dim % x.rank], step)
+
+
+def _start(start: Any, extent: Size) -> Any:
+    """Where a slice begins: counted from the end where negative, and inside the dimension."""
+    start = _from_end(0 if start is None else start, extent)
     if isinstance(start, int) and isinstance(extent, int):
-        start = min(start, extent)
-    return slice_(x, dim, start, call.shape[dim % x.rank], step)
+        return min(max(start, 0), extent)
+    return start
 
 
 @view("aten.narrow.default", samples=[sample(X, 1, 2, 3)])
@@ -240,7 +241,10 @@ def _filler(call: Call, x: Expr, dim: int, width: int, value: Any) -> Expr | Non
     return expand(call.number(value, x.dtype), shape)
 
 
-@op("aten.slice_scatter.default", samples=[sample(X, T((4, 2)), 1, 2, 4)])
+@op(
+    "aten.slice_scatter.default",
+    samples=[sample(X, T((4, 2)), 1, 2, 4), sample(X, T((3, 6)), 0, -9, 3)],
+)
 def slice_scatter(
     call: Call,
     x: Expr,
@@ -252,7 +256,7 @@ def slice_scatter(
 ) -> Expr:
     """x with a run of elements along a dimension replaced."""
     extent = x.shape[dim]
-    start = _from_end(0 if start is None else start, extent)
+    start = _start(start, extent)
     if step != 1 or not isinstance(start, int):
         raise NotExpressible("slice_scatter with a step or a symbolic start")
     after = dims.add(start, source.shape[dim])

@@ -20,7 +20,6 @@ from torch import fx
 from torch._ops import OpOverload
 
 from fuseopt.graph.clean import may_alias
-from fuseopt.graph.form import is_view
 from fuseopt.ir import dims
 from fuseopt.ops.dropout import DRAW_SEEDS, draw_seeds
 from fuseopt.runtime.call import RegionKernel, realign
@@ -84,7 +83,7 @@ class Emitted:
     text: str
 
 
-# Ops whose results are laid out as shape inference says, on every device.
+# Ops whose results are laid out as shape inference says, on every device, in new memory.
 _TRUE_TO_META = frozenset(
     {
         aten.linear.default,
@@ -344,12 +343,15 @@ def _is_seen(node: fx.Node) -> bool:
 
 
 def _may_be_misaligned(node: fx.Node) -> bool:
-    """Whether a tensor may start anywhere: it comes from outside, or is a view of another."""
+    """Whether a tensor may start anywhere: it comes from outside, or an op decides.
+
+    A view starts inside another tensor, and some copies keep the offset of what they copy.
+    """
     if node.op == "placeholder":
         return True
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
-        return not _is_kernel(node.args[0]) and is_view(node.args[0])
-    return isinstance(node.target, OpOverload) and is_view(node)
+        return _may_be_misaligned(node.args[0])
+    return isinstance(node.target, OpOverload) and node.target not in _TRUE_TO_META
 
 
 def _last_uses(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:

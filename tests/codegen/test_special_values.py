@@ -215,3 +215,12 @@ def test_numbers_in_double_precision_are_not_rounded_to_single(store):
     (ours,) = run(made, under(made, flat), store)
 
     torch.testing.assert_close(ours, made.eager[0], rtol=1e-14, atol=1e-14)
+
+
+def test_double_precision_is_compared_with_numbers_as_they_are(store):
+    x = torch.tensor([0.1, 0.3, 1 / 3, 0.1 + 1e-12], dtype=torch.float64)
+    made = case(lambda x: torch.stack((x == 0.1, x <= 0.1, x > 1 / 3, x != 0.3, x < 0.3)), x)
+
+    (ours,) = run(made, under(made, flat), store)
+
+    assert torch.equal(ours, made.eager[0])

@@ -123,3 +123,11 @@ def test_an_update_that_is_not_made_from_the_input_stays_a_copy():
         return x + 1
 
     assert updated(store, torch.zeros(8), X, expect=0)[-1] == "copy_.default"
+
+
+def test_an_update_that_is_laid_out_otherwise_keeps_the_copy():
+    def step(x):
+        x.masked_fill_(x > 0.5, -1.0)
+        return x * 2 + 1
+
+    updated(step, torch.rand(9, 4).t(), expect=0)

@@ -73,7 +73,10 @@ MASKED = {
         lambda s, b: F.softmax((s * 0.125).masked_fill(b > 0, -math.inf), -1),
         {"scale": 0.125, "value": -math.inf},
     ),
-    "chosen": (lambda s, b: F.softmax(torch.where(b > 0, s, -1e9), -1), {"value": -1e9}),
+    "chosen": (
+        lambda s, b: F.softmax(torch.where(b > 0, s, -1e9), -1),
+        {"value": torch.tensor(-1e9, dtype=HALF).item()},
+    ),
     "capped": (
         lambda s, b: F.softmax(torch.tanh(s * 0.125 / 50.0) * 50.0 + b, -1),
         {"cap": 50.0},

@@ -98,6 +98,45 @@ def test_a_weight_may_be_misaligned():
     assert optimized.log.of(RegionFused)
 
 
+def shared(result: torch.Tensor, given: torch.Tensor) -> bool:
+    return result.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: x, lambda x: x[1:], lambda x: x.t(), lambda x: x.chunk(2)[1]]
+)
+def test_a_view_of_a_misaligned_input_is_of_the_input_itself(view):
+    x = view_at(1, 8, WIDTH)
+    optimized = fuseopt.optimize(lambda x: (torch.exp(x) * 2, view(x)))
+
+    with torch.no_grad():
+        _, found = optimized(x)
+
+    assert optimized.log.of(RegionFused)
+    assert found.data_ptr() == view(x).data_ptr()
+    assert shared(found, x)
+
+
+def test_a_copy_that_keeps_the_offset_of_what_it_copies():
+    def function(x):
+        return torch.slice_scatter(x, torch.ones(8, 2), 1, 3, 5).exp() * 2
+
+    assert_fused_and_right(function, (view_at(1, 8, WIDTH),))
+
+
+def test_a_misaligned_input_that_is_written_in_parts():
+    def function(x):
+        x[:, ::2] = x[:, 1::2] + 1
+        return (x + 1) * 2
+
+    given, eager = view_at(1, 8, WIDTH), view_at(1, 8, WIDTH)
+    optimized = fuseopt.optimize(function)
+    with torch.no_grad():
+        torch.testing.assert_close(optimized(given), function(eager))
+    torch.testing.assert_close(given, eager)
+    assert optimized.log.of(RegionFused)
+
+
 @pytest.mark.parametrize("offset", range(4))
 def test_realigning_keeps_strides_and_values(offset):
     for tensor in (
