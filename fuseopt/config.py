@@ -92,13 +92,24 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
             raise UsageError(
                 f"unknown environment variable {name}{_suggest(name, _VARIABLES)}; unset it"
             )
-    base = Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return Environment(
         interpret=_flag(environ, "FUSEOPT_INTERPRET", default=False),
-        cache_dir=Path(environ.get("FUSEOPT_CACHE_DIR") or base / "fuseopt").expanduser(),
+        cache_dir=_cache_dir(environ),
         jobs=_count(environ, "FUSEOPT_JOBS", default=os.cpu_count() or 1),
         tune=_flag(environ, "FUSEOPT_TUNE", default=True),
     )
+
+
+def _cache_dir(environ: Mapping[str, str]) -> Path:
+    base = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    given = environ.get("FUSEOPT_CACHE_DIR") or f"{base}/fuseopt"
+    try:
+        return Path(given).expanduser()
+    except RuntimeError:  # a container's user may have no home
+        raise UsageError(
+            f"{given} has no meaning here: there is no such home directory; set FUSEOPT_CACHE_DIR "
+            "to a directory you can write"
+        ) from None
 
 
 def _flag(environ: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -507,6 +507,24 @@ def test_an_unknown_variable_is_told_when_optimising(monkeypatch):
         fuseopt.optimize(Plain())
 
 
+def test_a_home_that_is_not_there_is_told_in_one_line(monkeypatch):
+    monkeypatch.setenv("FUSEOPT_CACHE_DIR", "~nobody-of-this-name/cache")
+    with pytest.raises(UsageError, match="set FUSEOPT_CACHE_DIR to a directory you can write"):
+        fuseopt.optimize(Plain())
+
+
+@torch.no_grad()
+def test_a_cache_that_cannot_be_used_costs_no_kernel(x, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FUSEOPT_INTERPRET", "1")
+    monkeypatch.setenv("FUSEOPT_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.warns(RuntimeWarning, match="cannot make the cache directory"):
+        optimized = fuseopt.optimize(Plain().eval(), (x,))
+
+    torch.testing.assert_close(optimized(x), optimized.original(x))
+    assert any(region.running for region in optimized.report.regions)
+
+
 def test_a_file_that_is_no_program_is_told_in_one_line(tmp_path):
     path = tmp_path / "model.pt2"
     path.write_bytes(b"not a program")

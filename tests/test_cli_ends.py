@@ -88,6 +88,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")
 @pytest.mark.parametrize(("args", "expected"), MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
 def test_a_mistake_is_one_line_and_nothing_else(capfd, args, expected):
     import torch
@@ -100,6 +101,16 @@ def test_a_mistake_is_one_line_and_nothing_else(capfd, args, expected):
     assert (code, out) == (USAGE, "")
     assert len(err.splitlines()) == 1, err
     assert expected in err
+
+
+def test_a_cache_that_cannot_be_used_is_one_line(capfd, monkeypatch):
+    Path("file").touch()
+    monkeypatch.setenv("FUSEOPT_CACHE_DIR", "file")
+
+    assert main(["report", "chains.py:make"]) == USAGE
+    out, err = capfd.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert "set FUSEOPT_CACHE_DIR to a directory you can write" in err
 
 
 def test_an_interrupted_command_says_so(capsys):

@@ -29,6 +29,7 @@ from fuseopt.graph.functional import NotFunctionalError
 from fuseopt.graph.normalise import Compiled, normalise
 from fuseopt.pipeline import first_line
 from fuseopt.program import ProgramCall
+from fuseopt.runtime.cache import Store
 from fuseopt.sites import can_launch
 
 NOT_RUN = "there is no Triton device; kernels were built, and checked where shown"
@@ -60,8 +61,9 @@ def examine(
     """Examine a target for inference; with `run`, call it once where kernels can be launched.
 
     Raises `UsageError` where the model itself fails on its inputs, `CaptureError` where it cannot
-    be traced.
+    be traced and `CacheError` where the cache directory cannot be used.
     """
+    Store(environment.cache_dir)
     made = Examination(target, config, environment, log, runs=run)
     with quiet(), torch.no_grad():
         if not _through_export(made):

@@ -53,9 +53,9 @@ class Builder:
     def store(self) -> Any:
         """The on-disk cache."""
         if self._store is None:
-            from fuseopt.runtime.cache import Store
+            from fuseopt.runtime.cache import open_store
 
-            self._store = Store(self.environment.cache_dir)
+            self._store = open_store(self.environment.cache_dir)
         return self._store
 
     def build(self, orders: Sequence[Order]) -> dict[str, RegionKernel | KernelError]:

@@ -10,7 +10,9 @@ carries its own hash; a damaged one is reported, removed and made again.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -125,6 +127,25 @@ class Store:
         warnings.warn(
             f"cache entry {path} is damaged; it is made again", RuntimeWarning, stacklevel=3
         )
+
+
+def open_store(root: Path | str) -> Store:
+    """Return the store of a directory; where that cannot be used, one of this process alone.
+
+    A warning says what is wrong: a model is better off without a cache than without its kernels.
+    """
+    try:
+        return Store(root)
+    except CacheError as error:
+        warnings.warn(f"{error}; until then nothing is kept", RuntimeWarning, stacklevel=2)
+        return _store_of_process()
+
+
+@functools.lru_cache(1)
+def _store_of_process() -> Store:
+    folder = tempfile.TemporaryDirectory(prefix="fuseopt-")  # its owner's alone, as `_own` asks
+    atexit.register(folder.cleanup)
+    return Store(folder.name)
 
 
 def version_tag() -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fuseopt.errors import CacheError
-from fuseopt.runtime.cache import Store, version_tag
+from fuseopt.runtime.cache import Store, open_store, version_tag
 
 
 def test_entries_come_back_as_written(tmp_path):
@@ -159,3 +159,14 @@ def test_importing_the_runtime_does_not_load_triton():
     check = f"{imports}; import sys; assert 'triton' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     subprocess.run([sys.executable, "-c", check], check=True, env=environment)
+
+
+def test_a_directory_that_cannot_be_used_is_replaced_for_the_process_with_a_warning(tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.warns(RuntimeWarning, match=r"cannot make .* set FUSEOPT_CACHE_DIR .* kept"):
+        store = open_store(tmp_path / "file")
+    store.write("kind", "key", b"data")
+
+    assert store.read("kind", "key") == b"data"
+    assert open_store(tmp_path / "ours").root == tmp_path / "ours"
