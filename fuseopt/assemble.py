@@ -19,6 +19,7 @@ from fuseopt.graph.export import load_program, normalise_program
 from fuseopt.graph.functional import NotFunctionalError
 from fuseopt.pipeline import Session, compile_captured, compile_part
 from fuseopt.program import ProgramCall
+from fuseopt.verify.watch import Watch
 from fuseopt.wrap import Optimized, OptimizedFunction, details_of, wrap_module
 
 Examples = tuple[tuple[Any, ...], dict[str, Any]]
@@ -33,10 +34,15 @@ def unwrap(model: Any) -> Any:
     return model if details is None else details.original
 
 
-def optimize_callable(model: Any, config: Config, examples: Examples | None = None) -> Any:
-    """Optimise a module or function; compile it now where example inputs are given."""
+def optimize_callable(
+    model: Any, config: Config, examples: Examples | None = None, *, watch: Watch | None = None
+) -> Any:
+    """Optimise a module or function; compile it now where example inputs are given.
+
+    watch: looks at each kernel as the graphs run.
+    """
     require_dynamo()
-    session = Session(config, Log())
+    session = Session(config, Log(), watch=watch)
     is_module = isinstance(model, nn.Module)
 
     def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -55,6 +61,7 @@ def optimize_callable(model: Any, config: Config, examples: Examples | None = No
         around(capture.compile_ahead)(*examples, backward=trains)
     details = Optimized(
         original=model,
+        config=config,
         call=around(capture.call),
         log=session.log,
         source=session.source,
@@ -79,6 +86,7 @@ def optimize_program(program: ExportedProgram | str | os.PathLike[str], config: 
     def bind(module: nn.Module) -> Any:
         details = Optimized(
             original=module,
+            config=config,
             call=ProgramCall(exported, program, module, run, session.log),
             log=session.log,
             source=session.source,

@@ -34,18 +34,24 @@ from fuseopt.sites import (
     verify_sites,
 )
 from fuseopt.verify.graph import FirstCallCheck
+from fuseopt.verify.watch import References, Watch
 
 
 def compile_graph(
-    graph: NormalisedGraph, config: Config, environment: Environment, log: Log
+    graph: NormalisedGraph,
+    config: Config,
+    environment: Environment,
+    log: Log,
+    watch: Watch | None = None,
 ) -> Compiled:
     """Compile one normalised graph to a function of a list of its inputs, which it may clear.
 
-    The function's attribute `source`, where it has one, is the code that is shown for it.
+    The function's attribute `source`, where it has one, is the code that is shown for it. watch:
+    looks at each kernel as the graph runs.
     """
     # AOTAutograd compiles under its fake tensor mode; kernels are tried on real tensors.
     with _disable_current_modes():
-        return _compile(graph, config, environment, log)
+        return _compile(graph, config, environment, log, watch)
 
 
 def examine_graph(
@@ -101,7 +107,11 @@ def _spliced(graph: NormalisedGraph, calls: Sequence[Call], log: Log) -> fx.Grap
 
 
 def _compile(
-    graph: NormalisedGraph, config: Config, environment: Environment, log: Log
+    graph: NormalisedGraph,
+    config: Config,
+    environment: Environment,
+    log: Log,
+    watch: Watch | None,
 ) -> Compiled:
     device = device_of(graph.gm)
     if not can_launch(device, environment):
@@ -113,7 +123,19 @@ def _compile(
         planned = dict.fromkeys((s.region.key for s in plan.sites), run_original)
         _spliced(graph, calls_of(plan.sites, planned), log)
         return run_original(graph.gm)
-    return emit_graph(graph, _examine(graph, config, environment, log), config, log)
+    made = _examine(graph, config, environment, log)
+    if watch is not None:
+        return _watched(graph, made, watch)
+    return emit_graph(graph, made, config, log)
+
+
+def _watched(graph: NormalisedGraph, made: Examined, watch: Watch) -> Compiled:
+    references: References = {}
+    for site in made.sites:
+        kernel = made.kernels.get(site.region.key)
+        known = references.setdefault(id(kernel), [])
+        known.append((site.reference, site.region.nodes))
+    return watch.run_of(made.spliced, references, graph.number, graph.level)
 
 
 def emit_graph(graph: NormalisedGraph, made: Examined, config: Config, log: Log) -> Compiled:

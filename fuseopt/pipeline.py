@@ -18,18 +18,20 @@ from fuseopt.graph.guards import guard_hooks
 from fuseopt.graph.normalise import Compiled, normalise
 from fuseopt.graph.seeded_dropout import seed_dropouts
 from fuseopt.sites import can_launch
+from fuseopt.verify.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """What all graphs of one optimised object share.
 
-    sources: the code of each compiled graph, in order.
+    sources: the code of each compiled graph, in order. watch: looks at each kernel as it runs.
     """
 
     config: Config
     log: Log
     sources: list[str] = field(default_factory=list)
+    watch: Watch | None = None
 
     def source(self) -> str:
         """Return the code of the graphs compiled so far."""
@@ -83,7 +85,7 @@ def _compile_or_fall_back(
 ) -> Compiled:
     # A backward graph may be compiled inside the user's first backward pass, which must not end.
     try:
-        return compile_graph(graph, session.config, environment, session.log)
+        return compile_graph(graph, session.config, environment, session.log, session.watch)
     except (UsageError, RuleError):
         raise
     except Exception as error:

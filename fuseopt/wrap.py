@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fuseopt.config import Config
 from fuseopt.events import Log
 
 
@@ -26,12 +27,14 @@ from fuseopt.events import Log
 class Optimized:
     """What belongs to an optimised object besides the model.
 
-    call: runs the compiled forward. source: returns the emitted code of the graphs so far.
+    config: the settings of the call. call: runs the compiled forward. source: returns the emitted
+    code of the graphs so far.
     copied: optimises a copy of the original. reduced: how pickle makes the object again.
     forward and compiled_call: what was assigned to these names on the optimised object.
     """
 
     original: Any
+    config: Config
     call: Callable[..., Any]
     log: Log
     source: Callable[[], str]

@@ -27,7 +27,7 @@ LAYERS = (
     ("runtime",),
     ("verify",),
     ("plan", "sites", "compiler", "pipeline", "report"),
-    ("program", "wrap", "assemble", "api", "backend", "testing"),
+    ("program", "wrap", "assemble", "api", "backend", "checking", "testing"),
     ("bench",),
     ("cli",),
 )

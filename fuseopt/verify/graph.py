@@ -90,7 +90,7 @@ class FirstCallCheck:
         key = f"graph:{self.number}"
         limit = LIMITS[_precision(self.graph)]
         distances = [
-            _distance(a, b) if _dtype(a) == _dtype(b) else float("inf")
+            distance(a, b) if _dtype(a) == _dtype(b) else float("inf")
             for a, b in zip(results, expected, strict=True)
         ]
         worst = max(range(len(distances)), key=distances.__getitem__, default=0)
@@ -100,8 +100,8 @@ class FirstCallCheck:
         # Chaotic, or wrong: float64 tells.
         truth = self._truth(inputs, before) if error < float("inf") else None
         if truth is not None:
-            ours = [_distance(a, t) for a, t in zip(results, truth, strict=True)]
-            theirs = [_distance(e, t) for e, t in zip(expected, truth, strict=True)]
+            ours = [distance(a, t) for a, t in zip(results, truth, strict=True)]
+            theirs = [distance(e, t) for e, t in zip(expected, truth, strict=True)]
             if all(within(f, e, limit) for f, e in zip(ours, theirs, strict=True)):
                 return Verified(key, True, "first call", ours[worst], theirs[worst], limit)
         text = f"output {worst} of graph {self.number} differs from the original's by {error:.2g}"
@@ -121,8 +121,11 @@ class FirstCallCheck:
             _restore(after)
 
 
-def _distance(got: Any, want: Any) -> float:
-    """Root mean square of the difference, relative to the second; infinite where kinds differ."""
+def distance(got: Any, want: Any) -> float:
+    """Return how far a value is from another, relative to that one; infinite where kinds differ.
+
+    Of tensors: the root mean square of the difference over that of the second.
+    """
     if not isinstance(want, torch.Tensor):
         return 0.0 if got == want else float("inf")
     if not isinstance(got, torch.Tensor) or got.shape != want.shape:
