@@ -231,3 +231,26 @@ def test_without_a_device_for_kernels_the_numbers_are_those_of_pytorch(monkeypat
     given = (torch.autograd.grad(y.sum(), [x, w]) for y in (ours, theirs))
     torch.testing.assert_close(*given)
     assert {e.code for e in call.log.of(FellBack)} == {Reason.NO_DEVICE}
+
+
+def test_a_transformer_s_layer_trains():
+    """Each of its four dropouts joins what is around it, in both directions."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.1, activation="gelu", batch_first=True)
+    call = optimised(layer)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    x = random(2, 16, 32)
+    losses = []
+
+    for _ in range(8):
+        loss = (call(x) - x.roll(1, 0)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+
+    assert losses[-1] < losses[0]
+    assert "draw_seeds(4, " in call.source()
+    assert "dropout_keep" not in call.source()
+    assert "native_dropout" not in call.source()
+    assert not call.log.of(RolledBack)

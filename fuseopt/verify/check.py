@@ -101,7 +101,7 @@ def _run(
     for fill in (0, 1) if partial else (None,):
         outputs = [_blank(kernel, n, sizes, fill) for n in range(len(kernel.kernel.outputs))]
         stream = stream_of(kernel.device)
-        scratch = built.scratch(sizes, kernel.device)
+        scratch = _scratch(kernel, built, sizes, fill)
         built.launch(programs, 1, 1, stream, *inputs, *outputs, *passed, *scratch)
         runs.append(outputs)
     if not partial:
@@ -112,6 +112,17 @@ def _run(
         for a, b in zip(*runs, strict=True)
     ]
     return runs[0], written
+
+
+def _scratch(
+    kernel: RegionKernel, built: Built, sizes: dict[Any, int], fill: int | None
+) -> list[torch.Tensor]:
+    """The memory a launch works in; what programs that do not run leave there makes no result."""
+    scratch = built.scratch(sizes, kernel.device)
+    for sums in scratch if fill is not None else ():
+        if sums.dtype.is_floating_point:
+            sums.fill_(float("nan") if fill else 0.0)
+    return scratch
 
 
 def _blank(kernel: RegionKernel, number: int, sizes: dict[Any, int], fill: int | None) -> Any:
