@@ -48,7 +48,7 @@ class Launcher:
         try:
             self._check_target(active, index)
             bound = None
-            launcher = getattr(active, "launcher_cls", None)
+            launcher: Any = getattr(active, "launcher_cls", None)
             if is_known(launcher):
                 bound = bind_direct(binary, launcher, self._load(active, index))
             self.direct = bound is not None
