@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from fuseopt.config import Config, Environment
-from fuseopt.errors import KernelError, VerificationError
+from fuseopt.errors import FuseOptError, KernelError, VerificationError
 from fuseopt.events import Log, NotFused, Reason, RegionFused, RolledBack, Verified
 from fuseopt.fuse.claim import Claim
 from fuseopt.fuse.cost import bytes_alone, bytes_fused
@@ -59,7 +59,20 @@ def build_sites(sites: Sequence[Site], builder: Builder, graph: int, log: Log) -
             log.record(RolledBack(graph, key, Reason.COMPILE, str(kernel)))
         else:
             kernels[key] = kernel
+    for site in distinct(sites):
+        if site.region.key in kernels:
+            _keep_original(kernels[site.region.key], site, graph, log)
     return kernels
+
+
+def _keep_original(kernel: RegionKernel, site: Site, graph: int, log: Log) -> None:
+    """Let a kernel run what it replaces where it cannot be built for the sizes of a later call."""
+
+    def refused(sizes: Sequence[int], error: FuseOptError) -> None:
+        reason = f"{error}; it runs as written at sizes like {list(sizes)}"
+        log.record(RolledBack(graph, site.region.key, Reason.COMPILE, reason))
+
+    kernel.original, kernel.refused = site.reference, refused
 
 
 def _order(site: Site) -> Order:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fuseopt
-from fuseopt.errors import CaptureError, UsageError
+from fuseopt.errors import CacheError, CaptureError, KernelError, UsageError
 from fuseopt.events import FellBack, GraphBroken, GraphCaptured, Reason
 
 
@@ -663,3 +663,29 @@ def test_importing_fuseopt_is_light():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
     )
     assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("error", [KernelError("no registers left"), CacheError("disk full")])
+@torch.no_grad()
+def test_a_kernel_that_cannot_be_built_for_new_sizes_runs_as_written(
+    x, monkeypatch, tmp_path, error
+):
+    monkeypatch.setenv("FUSEOPT_INTERPRET", "1")
+    monkeypatch.setenv("FUSEOPT_CACHE_DIR", str(tmp_path))
+    model = Plain().eval()
+    optimized = fuseopt.optimize(model, (x,), dynamic=True)
+    torch.testing.assert_close(optimized(x), model(x))
+
+    def fail(*_args, **_kwargs):
+        raise error
+
+    monkeypatch.setattr("fuseopt.runtime.build.generate", fail)
+    for rows in (100, 101):
+        given = torch.randn(rows, 8)
+        torch.testing.assert_close(optimized(given), model(given))
+
+    told = [(r.code, r.reason) for r in optimized.report.rolled_back]
+    kernels = {r.key for r in optimized.report.regions}
+    assert told == [(Reason.COMPILE, f"{error}; it runs as written at sizes like [100]")] * len(
+        kernels
+    )

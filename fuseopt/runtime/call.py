@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fuseopt.codegen.generate import Candidate
+from fuseopt.errors import FuseOptError
 from fuseopt.ir import dims
 from fuseopt.ir.kernel import LoopKernel, TensorParam
 
@@ -49,7 +50,8 @@ class RegionKernel:
 
     name: the kernel's name. kernel: what it computes. symbols: its size symbols, in the order in
     which calls pass them. build: makes the binary for given sizes. seconds, seconds_before: time of
-    the kernel and of what it replaces, where they were measured.
+    the kernel and of what it replaces, where they were measured. original: the operations replaced,
+    which run at sizes that no binary can be made for; refused is told the sizes and why.
     """
 
     name: str
@@ -60,6 +62,9 @@ class RegionKernel:
     built: dict[tuple[int, ...], Built] = field(default_factory=dict)
     seconds: float = 0.0
     seconds_before: float = 0.0
+    original: Callable[..., Sequence[torch.Tensor]] | None = None
+    refused: Callable[[Sequence[int], FuseOptError], None] = lambda sizes, error: None
+    _without: set[tuple[int, ...]] = field(default_factory=set)
 
     @property
     def __name__(self) -> str:
@@ -67,7 +72,7 @@ class RegionKernel:
 
     def for_sizes(self, sizes: Sequence[int]) -> Built:
         """Return the kernel built for sizes like these."""
-        bucket = tuple(1 << (s - 1).bit_length() if s > 1 else 1 for s in sizes)
+        bucket = _bucket(sizes)
         found = self.built.get(bucket)
         if found is None:
             hints = dict(zip(self.symbols, bucket, strict=True))
@@ -81,11 +86,32 @@ class RegionKernel:
         sizes = dict(zip(self.symbols, values, strict=True))
         outputs = [self._allocate(p, sizes) for p in self.kernel.outputs]
         if all(o.numel() for o in outputs):
-            built = self.for_sizes(values)
+            built = self._for_call(values)
+            if built is None:
+                return self._as_written(args, sizes)
             params = zip(tensors, self.kernel.inputs, strict=True)
             ready = [realign(restride(t, self._strides(p, sizes))) for t, p in params]
             passed = [*built.passed(sizes), *built.scratch(sizes, self.device)]
             built.launch(built.grid(sizes), 1, 1, stream_of(self.device), *ready, *outputs, *passed)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _for_call(self, sizes: Sequence[int]) -> Built | None:
+        """Return the kernel for sizes like these, None where there is none: a call must not end."""
+        if self._without and _bucket(sizes) in self._without:
+            return None
+        try:
+            return self.for_sizes(sizes)
+        except FuseOptError as error:
+            if self.original is None:
+                raise
+            self._without.add(_bucket(sizes))
+            self.refused(sizes, error)
+            return None
+
+    def _as_written(self, args: Sequence[Any], sizes: dict[Any, int]) -> Any:
+        assert self.original is not None
+        made = zip(self.original(*args), self.kernel.outputs, strict=True)
+        outputs = [restride(t, self._strides(p, sizes)) for t, p in made]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _strides(self, param: TensorParam, sizes: dict[Any, int]) -> tuple[int, ...]:
@@ -95,6 +121,10 @@ class RegionKernel:
         shape = [dims.hint(s, sizes) for s in param.shape]
         strides = self._strides(param, sizes)
         return torch.empty_strided(shape, strides, dtype=param.dtype, device=self.device)
+
+
+def _bucket(sizes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(1 << (s - 1).bit_length() if s > 1 else 1 for s in sizes)
 
 
 ALIGNMENT = 16  # bytes: what kernels assume of every pointer
