@@ -155,6 +155,18 @@ def test_modules_follow_their_mode():
     torch.testing.assert_close(call(x), model(x))
 
 
+def test_a_dropout_in_place_is_fused_as_well():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Dropout(0.5, inplace=True))
+    call = optimised(model)
+
+    y = call(random(*SHAPE))
+    (gradient,) = torch.autograd.grad(y.sum(), [model[0].bias])
+
+    torch.testing.assert_close(gradient, (y != 0).sum(0) * 2.0)
+    assert "draw_seeds" in call.source()
+
+
 def test_without_gradients():
     call = optimised(lambda x: F.dropout(x.exp(), 0.5, True))
     x = random(*SHAPE)

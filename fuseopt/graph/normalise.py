@@ -17,7 +17,7 @@ from torch import fx
 from torch._dynamo.exc import RestartAnalysis
 
 from fuseopt.graph.autograd import trace_with_autograd
-from fuseopt.graph.dropout import without_idle_dropout
+from fuseopt.graph.dropout import with_dropout_out_of_place, without_idle_dropout
 from fuseopt.graph.form import Input, NormalisedGraph, check_form, output_values
 from fuseopt.graph.functional import trace_functional
 from fuseopt.graph.locate import dotted_path
@@ -41,7 +41,7 @@ def normalise(
     has_kernels: whether kernels run on a device, which then draw dropout's random numbers.
     """
     inputs = describe_inputs(gm, example_inputs)
-    gm = without_idle_dropout(gm)
+    gm = with_dropout_out_of_place(without_idle_dropout(gm), has_kernels)
 
     def compile_level(part: fx.GraphModule, level: str, what: tuple[Input, ...]) -> Compiled:
         graph = NormalisedGraph(_with_tuple_output(part), level, next_number(), what)

@@ -98,9 +98,15 @@ def _drops(node: fx.Node) -> bool:
         and value.dtype in SUPPORTED_DTYPES
         and value.dtype.is_floating_point
         and value.layout == torch.strided
-        and torch.empty_like(value).stride() == value.stride()  # as a product's are then
         and not any(isinstance(s, int) and s == 0 for s in value.shape)
+        and _product_of(value).stride() == tensors_of(node)[0].stride()
     )
+
+
+def _product_of(value: torch.Tensor) -> torch.Tensor:
+    mask = torch.empty_like(value, dtype=torch.bool, memory_format=torch.contiguous_format)
+    with torch.no_grad():
+        return value * mask
 
 
 def _seed(graph: fx.Graph, device: torch.device, nodes: list[fx.Node]) -> None:

@@ -9,6 +9,7 @@ from regions import random, trace
 from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from fuseopt.graph.dropout import with_dropout_out_of_place
 from fuseopt.graph.fold import fold_constants
 from fuseopt.graph.seeded_dropout import (
     drop_unused_seeds,
@@ -183,3 +184,47 @@ def test_for_timing_the_dropout_is_that_of_pytorch():
     assert str(KEEP) not in targets(native)
     assert set(((native(torch.zeros(40, 50))[0] - 1).unique()).tolist()) == {0.0, 2.0}
     assert str(KEEP) in targets(gm)
+
+
+def captured(function, *args):
+    """The graph that Dynamo captures."""
+    found = []
+
+    def backend(gm, _):
+        found.append(gm)
+        return gm.forward
+
+    torch._dynamo.reset()
+    torch.compile(function, backend=backend)(*args)
+    return found[0]
+
+
+IN_PLACE = {
+    "of a result": (lambda x: F.dropout(x * 2, 0.5, True, True) + 1, True),
+    "by its own name": (lambda x: torch.dropout_(x * 2, 0.5, True) + 1, True),
+    "of a view read by no other name": (lambda x: F.dropout((x * 2).t(), 0.5, True, True), True),
+    "of what is read afterwards": (lambda x: F.dropout(y := x * 2, 0.5, True, True) + y, False),
+    "of a view": (lambda x: F.dropout((y := x * 2)[0], 0.5, True, True) + y, False),
+    "of an input": (lambda x: F.dropout(x, 0.5, True, True) + 1, False),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_dropout_in_place_is_one_elsewhere_where_nobody_sees(name):
+    function, moves = IN_PLACE[name]
+    gm = captured(function, torch.ones(40, 40))
+
+    made = with_dropout_out_of_place(gm, everywhere)
+
+    assert (made is not gm) == moves
+    assert with_dropout_out_of_place(gm, lambda _: False) is gm
+    if moves:
+        (node,) = (n for n in made.graph.nodes if n.target is F.dropout)
+        assert node.args[1:] == (0.5, True)
+
+
+def test_what_is_not_dense_is_laid_out_as_before():
+    gm, count = seeded(lambda x: F.dropout((x * 2)[:, ::2], 0.5, True) + 1, random(8, 12))
+
+    assert count == 1
+    assert {n.meta["val"].stride() for n in gm.graph.nodes if "add" in n.name} == {(6, 1)}
