@@ -82,14 +82,14 @@ def _examine(
 ) -> Examined:
     device = device_of(graph.gm)
     replacing = Replacing(device, graph.number, config, log)
-    plan = plan_graph(graph, device, config, log, replacing.accept)
+    builder = Builder(device, environment)
+    plan = plan_graph(graph, device, config, log, replacing.accept, builder.store)
     for event in plan.rest:
         log.record(event)
     log.record(Planned(graph.number, len(plan.sites), len(distinct(plan.sites))))
-    builder = Builder(device, environment)
     kernels = build_sites(plan.sites, builder, graph.number, log)
     if config.verify:
-        kernels = verify_sites(plan.sites, kernels, graph.number, config, log)
+        kernels = verify_sites(plan.sites, kernels, graph.number, config, log, builder.store)
     if device.type == "cuda" and environment.tune:
         kernels = drop_slower(plan.sites, kernels, builder, graph.number, log)
     record_sites(plan.sites, kernels, graph.number, log)

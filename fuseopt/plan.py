@@ -29,6 +29,7 @@ from fuseopt.graph.symbols import hint_of, size_nodes
 from fuseopt.lower.region import Lowerings, Region
 from fuseopt.match.name import POINTWISE, Names, Naming
 from fuseopt.match.registry import Registry, claiming_rules, registry_with
+from fuseopt.match.remembered import Entries, Remembered
 from fuseopt.match.rules import name_of
 
 
@@ -86,11 +87,13 @@ def plan_graph(
     config: Config,
     log: Log,
     accept: Callable[[Replaced], bool] = lambda _: True,
+    entries: Entries | None = None,
 ) -> Plan:
     """Fold a graph's constants in place and return the regions that should become kernels.
 
     device: where the graph's kernels run. accept: whether what a rule has in place of a match may
-    be used; where not, regions grow there as elsewhere.
+    be used; where not, regions grow there as elsewhere. entries: where names are kept for other
+    processes.
     """
     gm, number = graph.gm, graph.number
     share_equal_values(gm)
@@ -120,6 +123,9 @@ def plan_graph(
         chosen, left = select(growth)
     with log.timed("match", number):
         names = Names(registry, lowerings.inline)
+        if entries is not None:
+            kept = Remembered(entries, registry)
+            names = Names(registry, lowerings.inline, kept.read, kept.write)
         sites = tuple(_site(gm.graph, c, names) for c in chosen)
         rest = [*claims.declined, *_declined(number, chosen, names, claiming)]
         rest += explain_rest(number, verdicts, left, lambda g: _nearest(g, growth, names))

@@ -22,6 +22,7 @@ from fuseopt.graph.symbols import hint_of
 from fuseopt.ir.kernel import TensorParam
 from fuseopt.plan import Replaced, Site
 from fuseopt.runtime.build import Builder, Order
+from fuseopt.runtime.cache import Store
 from fuseopt.runtime.call import RegionKernel
 from fuseopt.runtime.replacement import Layout, Replacement
 from fuseopt.verify.check import check_region
@@ -83,16 +84,24 @@ def _order(site: Site) -> Order:
 
 
 def verify_sites(
-    sites: Sequence[Site], kernels: Kernels, graph: int, config: Config, log: Log
+    sites: Sequence[Site],
+    kernels: Kernels,
+    graph: int,
+    config: Config,
+    log: Log,
+    store: Store | None = None,
 ) -> Kernels:
-    """Check each distinct kernel; one that fails is left out, or raises where `strict` is set."""
+    """Check each distinct kernel; one that fails is left out, or raises where `strict` is set.
+
+    store: where it is kept which kernels have passed.
+    """
     passed: dict[str, RegionKernel] = {}
     with log.timed("verify", graph):
         for site in distinct(sites):
             kernel = kernels.get(site.region.key)
             if kernel is None:
                 continue
-            verdict = _verified(site, kernel)
+            verdict = _verified(site, kernel, store)
             log.record(verdict)
             if verdict.passed:
                 passed[site.region.key] = kernel
@@ -106,9 +115,9 @@ def verify_sites(
     return passed
 
 
-def _verified(site: Site, kernel: RegionKernel) -> Verified:
+def _verified(site: Site, kernel: RegionKernel, store: Store | None) -> Verified:
     sizes = list(map(hint_of, site.sizes))
-    return check_region(site.region.key, kernel, site.reference, site.hints, sizes)
+    return check_region(site.region.key, kernel, site.reference, site.hints, sizes, store)
 
 
 def drop_slower(

@@ -60,10 +60,13 @@ class Names:
     """Names of regions, by their structural keys.
 
     inline: which nodes outside a region are looked through; the same as when it was lowered.
+    read, write: names kept from other processes.
     """
 
     registry: Registry
     inline: Callable[[fx.Node], bool]
+    read: Callable[[str], Naming | None] = lambda _: None
+    write: Callable[[str, Naming], None] = lambda _, __: None
     _named: dict[str, Naming] = field(default_factory=dict)
     _nearest: dict[object, Nearest | None] = field(default_factory=dict)
 
@@ -71,7 +74,11 @@ class Names:
         """Return what a region is called. reduces: whether its kernel has a reduction."""
         known = self._named.get(key)
         if known is None:
-            known = self._named[key] = self._name(nodes, reduces=reduces)
+            known = self.read(key)
+            if known is None:
+                known = self._name(nodes, reduces=reduces)
+                self.write(key, known)
+            self._named[key] = known
         return known
 
     def _name(self, nodes: Sequence[fx.Node], *, reduces: bool) -> Naming:

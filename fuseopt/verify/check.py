@@ -6,6 +6,8 @@ programs of the grid run and only what they wrote is judged.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,15 +16,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from fuseopt.errors import KernelError
+from fuseopt.errors import CacheError, KernelError
 from fuseopt.events import Verified
 from fuseopt.ir import dims
+from fuseopt.runtime.cache import Store
 from fuseopt.runtime.call import Built, RegionKernel, stream_of
 from fuseopt.verify.compare import Verdict, judge
 from fuseopt.verify.inputs import input_sets
 from fuseopt.verify.truth import run_reference, run_truth
 
 INTERPRETED_PROGRAMS = 4
+_BY_RUNNING = ("device", "interpreter")
 MEMORY = 0.5  # share of the free device memory that a check may take
 TRUTH_COPIES = 6  # float64 tensors of a region's size that a check holds at once, about
 
@@ -33,12 +37,49 @@ def check_region(
     reference: fx.GraphModule,
     sizes: Mapping[Any, int],
     size_inputs: Sequence[int] = (),
+    store: Store | None = None,
 ) -> Verified:
     """Return the verdict on a kernel.
 
     reference: the region's own operations, on the kernel's inputs then `size_inputs`.
-    sizes: values of the kernel's size symbols to check at.
+    sizes: values of the kernel's size symbols to check at. store: where it is kept that a kernel
+    passed, of the same text, at the same sizes, on a device of the same name.
     """
+    entry = "" if store is None else _entry(key, kernel, sizes)
+    if store is not None and entry:
+        known = store.read_json("verified", entry)
+        if isinstance(known, dict):
+            return Verified(key, True, **known)
+    verdict = _check(key, kernel, reference, sizes, size_inputs)
+    if store is not None and entry and verdict.passed and verdict.how in _BY_RUNNING:
+        kept = {"error": verdict.error, "eager_error": verdict.eager_error, "limit": verdict.limit}
+        with contextlib.suppress(CacheError):
+            how = f"{verdict.how}, in an earlier process"
+            store.write_json("verified", entry, {"how": how, **kept})
+    return verdict
+
+
+def _entry(key: str, kernel: RegionKernel, sizes: Mapping[Any, int]) -> str:
+    """What a verdict is kept under; "" where there is no kernel to run."""
+    try:
+        built = kernel.for_sizes([sizes[s] for s in kernel.symbols])
+    except KernelError:
+        return ""
+    device = kernel.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    numbers = sorted((str(s), n) for s, n in sizes.items())
+    texts = [s.digest for s in built.candidate.sources]
+    whole = repr((key, name, numbers, texts, torch.__version__))
+    return f"{key}-{hashlib.sha256(whole.encode()).hexdigest()[:24]}"
+
+
+def _check(
+    key: str,
+    kernel: RegionKernel,
+    reference: fx.GraphModule,
+    sizes: Mapping[Any, int],
+    size_inputs: Sequence[int],
+) -> Verified:
     how = "device" if kernel.device.type == "cuda" else "interpreter"
     known = dict(sizes)
     if not _fits(kernel, known):

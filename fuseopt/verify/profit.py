@@ -31,7 +31,7 @@ def time_region(
     A reference that draws from seeds is timed with PyTorch's dropout in their place.
     """
     built = kernel.for_sizes([sizes[s] for s in kernel.symbols])
-    entry = f"{key}-{built.candidate.source.digest}"[:120]
+    entry = "-".join([key, *(s.digest for s in built.candidate.sources)])[:120]
     name = torch.cuda.get_device_name(kernel.device)
     known = store.read_json("profit", entry)
     if isinstance(known, dict) and known.get("device") == name:
