@@ -34,6 +34,14 @@ HEAVY = frozenset(
         "lstm gru rnn_tanh rnn_relu"
     ).split()
 )
+# Ops that write, or add up, at places that indices name.
+SCATTERING = frozenset(
+    "aten." + name
+    for name in (
+        "embedding_dense_backward index_put _unsafe_index_put index_add index_copy index_fill "
+        "scatter scatter_add scatter_reduce masked_scatter"
+    ).split()
+)
 # Ops that give their argument back when nothing has to change: no kernel runs then.
 MAYBE_ALIAS = frozenset(
     "aten." + name
@@ -142,6 +150,9 @@ def _verdict(node: fx.Node, device: torch.device) -> Verdict:
 def _undeclared(node: fx.Node, name: str) -> Verdict:
     if name.rpartition(".")[0] in HEAVY:
         return Verdict(Role.OPAQUE, Reason.HEAVY, f"{name} stays with the vendor's kernel")
+    if name.rpartition(".")[0] in SCATTERING:
+        text = f"{name} writes at places known only at run time"
+        return Verdict(Role.OPAQUE, Reason.DATA_DEPENDENT, text)
     schema = getattr(node.target, "_schema", None)
     if schema is not None and schema.is_mutable:
         return Verdict(Role.OPAQUE, Reason.MUTATION, f"{name} writes to an input")

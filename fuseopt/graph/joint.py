@@ -108,6 +108,7 @@ def _write(graph: fx.Graph, node: fx.Node, declared: Composite, known: Known) ->
     if None in results.values():
         return False
     for given, result in results.items():
+        assert result is not None
         given.replace_all_uses_with(result)
     return True
 

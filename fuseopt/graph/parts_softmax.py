@@ -94,7 +94,7 @@ def log_softmax_backward(p: Pieces, grad: fx.Node, y: fx.Node, dim: int, _: torc
         return NotImplemented
     total = sum_along(p, grad, dim % value_of(grad).dim())
     shares = p.again(p.exp(p.unrounded(y)))
-    return p.sub(p.wide(grad), p.mul(shares, p.wide(total)))
+    return p.sub(p.unrounded(grad), p.mul(shares, p.wide(total)))
 
 
 @composite(

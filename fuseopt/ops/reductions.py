@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fuseopt.ir.expr import Expr
+from fuseopt.ir.expr import Cast, Expr
 from fuseopt.ops.build import (
     absolute,
     as_bool,
@@ -110,7 +110,8 @@ _truth("all")
 def _variance(call: Call, x: Expr, over: Sequence[int], correction: float) -> tuple[Expr, Expr]:
     """Variance with n - correction below, and the mean."""
     (wide,) = call.floats(x)
-    center, _, spread = moments(wide, over, exact=wide.dtype == x.dtype)
+    source = x.arg if isinstance(x, Cast) else x
+    center, _, spread = moments(wide, over, exact=wide.dtype == source.dtype)
     number = count(x, over)
     if correction == 0:
         return spread, center
