@@ -54,6 +54,7 @@ WIDENING = frozenset(
     "aten._to_copy.default aten.to.dtype aten.to.dtype_layout aten.to.other aten.type_as.default "
     "prims.convert_element_type.default".split()
 )
+CONCATENATIONS = ("aten.cat.default", "aten.concat.default")
 
 
 class Role(Enum):
@@ -187,8 +188,10 @@ def _misfit(node: fx.Node, device: torch.device) -> Verdict | None:
             return Verdict(Role.OPAQUE, Reason.LAYOUT, "a tensor that is negated when it is read")
         if _has_unbacked_size(tensor):
             return Verdict(Role.OPAQUE, Reason.DATA_DEPENDENT, "a size known only at run time")
-        if any(isinstance(s, int) and s == 0 for s in tensor.shape):
-            return Verdict(Role.OPAQUE, Reason.NO_GAIN, "an empty tensor")
+    # What is empty adds nothing to what it is put beside.
+    full = tensors_of(node) if target_name(node) in CONCATENATIONS else tensors
+    if any(isinstance(s, int) and s == 0 for tensor in full for s in tensor.shape):
+        return Verdict(Role.OPAQUE, Reason.NO_GAIN, "an empty tensor")
     return None
 
 

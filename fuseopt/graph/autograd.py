@@ -24,6 +24,8 @@ from fuseopt.graph.form import Input
 from fuseopt.graph.joint import write_composites
 from fuseopt.graph.seeded_dropout import drop_unused_seeds, seed_dropouts
 
+aten = torch.ops.aten
+
 # (graph, level, what each placeholder is) -> the compiled graph, called with a list it may clear.
 CompileLevel = Callable[[fx.GraphModule, str, tuple[Input, ...]], Callable[[list[Any]], Any]]
 
@@ -57,6 +59,7 @@ def trace_with_autograd(
         write_composites(joint, has_kernels)
         forward, backward = min_cut_rematerialization_partition(joint, *args, **options)
         drop_unused_seeds(backward)
+        _save_as_given(forward)
         return forward, backward
 
     return aot_module_simplified(
@@ -69,6 +72,27 @@ def trace_with_autograd(
         decompositions={},
         keep_inference_input_mutations=True,
     )
+
+
+def _save_as_given(forward: fx.GraphModule) -> None:
+    """Let the backward pass see inputs as the forward pass found them.
+
+        s = add(steps, 1); copy_(steps, s)                      k = clone(steps); s = add(steps, 1)
+        return mul(x, s), steps                         ->      copy_(steps, s); return mul(x, s), k
+
+    The partitioner may save an input that the forward graph writes to, to compute from it again.
+    """
+    output = forward.graph.output_node()
+    writes = forward.graph.find_nodes(op="call_function", target=aten.copy_.default)
+    saved = [n for n in {w.args[0] for w in writes} if n in output.all_input_nodes]
+    last_input = forward.graph.find_nodes(op="placeholder")[-1]
+    for written in saved:
+        with forward.graph.inserting_after(last_input):
+            kept = forward.graph.call_function(aten.clone.default, (written,))
+        kept.meta = dict(written.meta)
+        output.replace_input_with(written, kept)
+    if saved:
+        forward.recompile()
 
 
 def _donate_nothing() -> None:

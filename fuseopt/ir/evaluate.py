@@ -16,7 +16,7 @@ from fuseopt.ir.combine import COMBINES
 from fuseopt.ir.index import Axis, Index
 from fuseopt.ir.kernel import LoopKernel, TensorParam
 from fuseopt.ir.primitives import PRIMITIVES
-from fuseopt.ir.values import Apply, Convert, Coordinate, Fold, Load, Number, Round, Value
+from fuseopt.ir.values import Apply, Convert, Coordinate, Fold, Load, Number, Round, Value, walk
 
 
 def evaluate(
@@ -30,6 +30,19 @@ def evaluate(
     sizes: the number that each size symbol stands for, where there are any.
     """
     return _Evaluation(kernel, inputs, dict(sizes or {})).run()
+
+
+def evaluate_values(
+    kernel: LoopKernel,
+    inputs: Sequence[torch.Tensor],
+    values: Sequence[Value],
+    sizes: Mapping[Any, int] | None = None,
+) -> list[torch.Tensor]:
+    """Return some values of a kernel, one dimension for each axis; only what they need is read."""
+    evaluation = _Evaluation(kernel, inputs, dict(sizes or {}))
+    for value in walk(values):
+        evaluation.done[id(value)] = evaluation._value(value)
+    return [evaluation.done[id(v)] for v in values]
 
 
 class _Evaluation:

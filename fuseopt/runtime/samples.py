@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from fuseopt.errors import KernelError
 from fuseopt.ir import dims
 from fuseopt.ir.combine import kind_of
+from fuseopt.ir.evaluate import evaluate_values
 from fuseopt.ir.index import Index, Indirect, Quotient, Remainder
 from fuseopt.ir.kernel import LoopKernel, TensorParam
-from fuseopt.ir.values import Coordinate, Load, walk
+from fuseopt.ir.values import Convert, Coordinate, Load, Value, walk
 
 TABLE_ROWS = 1024
 
@@ -20,19 +22,22 @@ TABLE_ROWS = 1024
 def index_limits(kernel: LoopKernel) -> dict[int, Any]:
     """Return, for each input whose elements are used as indices, the size they must stay below."""
     limits: dict[int, Any] = {}
-    for value in kernel.values():
-        index = value.index if isinstance(value, (Load, Coordinate)) else None
-        for atom in _indirect(index) if index is not None else ():
-            for load in (v for v in walk([atom.value]) if isinstance(v, Load)):
-                known = limits.get(load.param)
-                smaller = (
-                    known is None
-                    or not isinstance(known, int)
-                    or (isinstance(atom.extent, int) and atom.extent < known)
-                )
-                if smaller and kind_of(load.dtype) == "i":
-                    limits[load.param] = atom.extent
+    for atom in _all_indirect(kernel):
+        for load in (v for v in walk([atom.value]) if isinstance(v, Load)):
+            known = limits.get(load.param)
+            smaller = (
+                known is None
+                or not isinstance(known, int)
+                or (isinstance(atom.extent, int) and atom.extent < known)
+            )
+            if smaller and kind_of(load.dtype) == "i":
+                limits[load.param] = atom.extent
     return limits
+
+
+def _all_indirect(kernel: LoopKernel) -> list[Indirect]:
+    indices = [v.index for v in kernel.values() if isinstance(v, (Load, Coordinate))]
+    return [atom for index in indices for atom in _indirect(index)]
 
 
 def _indirect(index: Index) -> list[Indirect]:
@@ -56,18 +61,55 @@ def draw_inputs(
     Floats are normally distributed, integers small (indices: within their table), bools even. On
     the CPU, where only part of a kernel is run, a table has at most `TABLE_ROWS` rows.
     """
-    limits = index_limits(kernel)
+    known = dict(sizes)
+    limits = {number: dims.hint(n, known) for number, n in index_limits(kernel).items()}
     tables = _tables(kernel) if device.type == "cpu" else frozenset()
-    found = []
-    for number, param in enumerate(kernel.inputs):
-        limit = limits.get(number)
-        below = 8 if limit is None else dims.hint(limit, dict(sizes))
-        if tables:
-            below = min(below, TABLE_ROWS)
-        if number in tables:
-            param = replace(param, shape=(TABLE_ROWS, *param.shape[1:]))
-        found.append(draw(param, device, sizes, generator, below))
-    return found
+    longest = TABLE_ROWS if tables else max(limits.values(), default=8)
+    for low, high in _ranges(longest):
+        found = []
+        for number, param in enumerate(kernel.inputs):
+            if number in tables:
+                param = replace(param, shape=(TABLE_ROWS, *param.shape[1:]))
+            below = min(limits[number], high) if number in limits else 8
+            least = min(low, below - 1) if number in limits else 0
+            found.append(draw(param, device, sizes, generator, below, least))
+        if _are_inside(kernel, found, known, longest):
+            return found
+    raise KernelError("no indices were found with which the kernel stays inside its tables")
+
+
+def _ranges(high: int) -> Iterator[tuple[int, int]]:
+    """Ranges to draw indices from: kernels may compute with them before they read a table."""
+    while high > 0:
+        yield 0, high
+        yield high // 2, high
+        high //= 4
+
+
+def _are_inside(
+    kernel: LoopKernel, inputs: Sequence[torch.Tensor], sizes: dict[Any, int], longest: int
+) -> bool:
+    """Whether the indices that a kernel computes from its inputs lie inside their tables."""
+    computed = [a for a in _all_indirect(kernel) if not _is_read(a.value)]
+    if not computed:
+        return True
+    values = [a.value for a in computed]
+    read = {v.param for v in walk(values) if isinstance(v, Load)}
+    held = [_on_cpu(t) if number in read else t for number, t in enumerate(inputs)]
+    found = evaluate_values(kernel, held, values, sizes)
+    extents = [min(dims.hint(a.extent, sizes), longest) for a in computed]
+    pairs = zip(found, extents, strict=True)
+    return all(bool(((places >= 0) & (places < extent)).all()) for places, extent in pairs)
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's memory on the CPU, laid out as it is."""
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((span,), (1,)).cpu().as_strided(tensor.shape, tensor.stride())
+
+
+def _is_read(value: Value) -> bool:
+    return isinstance(value.arg if isinstance(value, Convert) else value, Load)
 
 
 def _tables(kernel: LoopKernel) -> frozenset[int]:
@@ -95,8 +137,9 @@ def draw(
     sizes: Mapping[Any, int],
     generator: torch.Generator,
     below: int = 8,
+    low: int = 0,
 ) -> torch.Tensor:
-    """Return a random tensor of one layout; integers lie in [0, below)."""
+    """Return a random tensor of one layout; integers lie in [low, below)."""
     known = dict(sizes)
     shape = [dims.hint(s, known) for s in param.shape]
     strides = [dims.hint(s, known) for s in param.strides]
@@ -106,6 +149,6 @@ def draw(
         wide = torch.float64 if param.dtype == torch.float64 else torch.float32
         flat = torch.randn(span, generator=generator, device=device, dtype=wide).to(param.dtype)
     else:
-        high = 2 if kind == "b" else max(below, 1)
-        flat = torch.randint(0, high, (span,), generator=generator, device=device).to(param.dtype)
+        low, high = (0, 2) if kind == "b" else (low, max(below, 1))
+        flat = torch.randint(low, high, (span,), generator=generator, device=device).to(param.dtype)
     return flat.as_strided(shape, strides)
