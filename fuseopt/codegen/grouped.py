@@ -41,7 +41,7 @@ class GroupPrinter(Printer):
         self.sums = {store.param: self._start_sums(store, len(tiles)) for store in partials}
         self.line(f"row_tiles = tl.cdiv({spell.size(s.outer_count)}, XBLOCK)")
         if s.ahead:
-            self._read_next("group")
+            self._read_next("tl.minimum(group, row_tiles - 1)")  # sizes may leave a group empty
         self.line(f"for row_tile in range(group, row_tiles, {s.groups}):")
         self.indent += 1
         if s.ahead:

@@ -122,7 +122,8 @@ def _for_interpreter(schedule: Schedule, hints: dict[Any, int]) -> Schedule:
     width = schedule.width if schedule.inner else 1
     tall = power_of_two(dims.hint(schedule.outer_count, hints))
     height = max(schedule.outer_block, min(tall, INTERPRETED_TILE // width))
-    return replace(schedule, outer_block=height, groups=min(schedule.groups, INTERPRETED_GROUPS))
+    tiles = -(-dims.hint(schedule.outer_count, hints) // height)
+    return replace(schedule, outer_block=height, groups=min(tiles, INTERPRETED_GROUPS))
 
 
 class _Grouped:

@@ -148,6 +148,35 @@ def test_sizes_may_be_symbols(store):
         check(region, candidate, store)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_group_without_rows_adds_nothing(ahead, store):
+    """Sizes may be smaller than those that the number of groups was chosen for."""
+    from dataclasses import replace
+
+    region = made("rms norm backward", torch.float32)
+    found = candidates(region.kernel, region.sizes)
+    one = next(c for c in found if c.schedule.ahead == ahead)
+    assert one.last is not None
+    groups = one.schedule.groups
+    more = {f"% {groups}": f"% {groups + 3}", f"row_tiles, {groups})": f"row_tiles, {groups + 3})"}
+    more |= {f"row_tile + {groups},": f"row_tile + {groups + 3},"}
+
+    text = one.source.text
+    for old, new in more.items():
+        text = text.replace(old, new)
+    last = one.last.source.text.replace(f"< {groups}", f"< {groups + 3}")
+    schedule = replace(one.schedule, groups=groups + 3)
+    wider = replace(
+        one,
+        schedule=schedule,
+        source=replace(one.source, text=text),
+        last=replace(one.last, source=replace(one.last.source, text=last)),
+    )
+
+    assert text != one.source.text
+    check(region, wider, store)
+
+
 def test_rows_of_unknown_length_keep_no_sums():
     args = [random(70, 96), random(96), random(70, 96)]
 
