@@ -289,10 +289,10 @@ def mish_backward(call: Call, grad: Expr, x: Expr) -> Expr:
     return grad * (t + x * sigmoid(x) * (1.0 - t * t))
 
 
-@op("aten.log_sigmoid_backward.default")
+@op("aten.log_sigmoid_backward.default", samples=[sample(G, X, T((4, 6), low=0.0, high=1.0))])
 def log_sigmoid_backward(call: Call, grad: Expr, x: Expr, buffer: Expr) -> Expr:
-    """Gradient of log_sigmoid."""
-    grad, x = call.floats(grad, x)
-    z = exp(-absolute(x))
+    """Gradient of log_sigmoid from e ** -|x|, which the forward pass saves on a CPU."""
+    grad, x, z = call.floats(grad, x, buffer)
     # 1 - sigmoid(x), written so that neither sign of x overflows.
-    return grad * (where(x < 0.0, 1.0, 0.0) - where(x < 0.0, 1.0, -1.0) * (z / (1.0 + z)))
+    one, zero, minus = (call.number(n, x.dtype) for n in (1.0, 0.0, -1.0))
+    return grad * (where(x < 0.0, one, zero) - where(x < 0.0, one, minus) * (z / (1.0 + z)))
