@@ -17,6 +17,7 @@ from fuseopt.graph.form import NormalisedGraph, copy_graph, count_kernels, writt
 from fuseopt.graph.normalise import Compiled
 from fuseopt.graph.reinplace import reinplace
 from fuseopt.graph.splice import Call, splice
+from fuseopt.heads import head_calls
 from fuseopt.plan import Site, plan_graph
 from fuseopt.runtime.build import Builder
 from fuseopt.runtime.emit import emit
@@ -93,7 +94,8 @@ def _examine(
     if device.type == "cuda" and environment.tune:
         kernels = drop_slower(plan.sites, kernels, builder, graph.number, log)
     record_sites(plan.sites, kernels, graph.number, log)
-    calls = [*replacing.calls, *calls_of(plan.sites, kernels)]
+    heads = head_calls(graph, builder, config, log)
+    calls = [*replacing.calls, *heads, *calls_of(plan.sites, kernels)]
     spliced = _spliced(graph, calls, log)
     return Examined(device, plan.sites, kernels, spliced, bool(calls))
 

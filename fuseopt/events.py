@@ -95,6 +95,7 @@ class RegionFused:
     seconds: float = 0.0  # measured time of the kernel, where it was timed
     seconds_before: float = 0.0  # measured time of the operations it replaces
     launches_after: int = 1  # 2 where sums over rows are completed by a second kernel
+    memory_saved: int = 0  # bytes that the original takes more at its peak
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import fx
 from torch._dynamo.exc import RestartAnalysis
 
@@ -17,6 +18,7 @@ from fuseopt.graph.form import NormalisedGraph, count_kernels
 from fuseopt.graph.guards import guard_hooks
 from fuseopt.graph.normalise import Compiled, normalise
 from fuseopt.graph.seeded_dropout import seed_dropouts
+from fuseopt.rewrite import rewrite
 from fuseopt.sites import can_launch
 from fuseopt.verify.watch import Watch
 
@@ -47,16 +49,24 @@ def compile_captured(
     raises `CaptureError` where `strict` is set.
     """
     log = session.log
+
+    def has_kernels(device: torch.device) -> bool:
+        return can_launch(device, environment)
+
     guard_hooks()
     try:
         with log.timed("normalise"):
-            return normalise(
-                gm,
+            rewritten = rewrite(gm, session.config, log, has_kernels)
+            run = normalise(
+                rewritten.gm,
                 example_inputs,
                 lambda graph: compile_part(graph, session, environment),
                 log.next_graph,
-                lambda device: can_launch(device, environment),
+                has_kernels,
             )
+        for event in rewritten.fused:
+            log.record(event)
+        return run
     except (FuseOptError, RestartAnalysis):
         raise
     except Exception as error:

@@ -19,5 +19,6 @@ MODULES = (
     "bias_activation",
     "gated_activation",
     "softcap",
+    "linear_cross_entropy",
     "pointwise",
 )

@@ -26,7 +26,7 @@ LAYERS = (
     ("codegen",),
     ("runtime",),
     ("verify",),
-    ("plan", "sites", "compiler", "pipeline", "report"),
+    ("plan", "sites", "heads", "rewrite", "compiler", "pipeline", "report"),
     ("program", "wrap", "assemble", "api", "backend", "checking", "testing"),
     ("bench",),
     ("cli",),

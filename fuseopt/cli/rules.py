@@ -25,7 +25,8 @@ def run_rules(paths: Sequence[str]) -> int:
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
-    for rule in registry_with(load_rules(paths)).rules:
+    registry = registry_with(load_rules(paths))
+    for rule in (*registry.rules, *registry.early):
         grid.add_row(name_of(rule), rule.anchor, first_sentence(rule))
     show(grid)
     return 0

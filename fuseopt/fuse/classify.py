@@ -14,6 +14,7 @@ from fuseopt.graph.reinplace import partial_updates
 from fuseopt.ops import OPS, NotExpressible
 from fuseopt.ops.declare import SUPPORTED_DTYPES
 from fuseopt.ops.dropout import DRAW_SEEDS
+from fuseopt.ops.linear_loss import LINEAR_CROSS_ENTROPY
 
 # Ops that a vendor library does better than anything generated here.
 HEAVY = frozenset(
@@ -157,7 +158,7 @@ def _undeclared(node: fx.Node, name: str) -> Verdict:
     schema = getattr(node.target, "_schema", None)
     if schema is not None and schema.is_mutable:
         return Verdict(Role.OPAQUE, Reason.MUTATION, f"{name} writes to an input")
-    if node.target is DRAW_SEEDS:  # of ours: no operation of the model
+    if node.target in (DRAW_SEEDS, LINEAR_CROSS_ENTROPY):  # of ours: no operation of the model
         return Verdict(Role.OPAQUE)
     tags = getattr(node.target, "tags", ())
     if torch.Tag.nondeterministic_seeded in tags:

@@ -37,8 +37,13 @@ class Registry:
 
     @property
     def rules(self) -> tuple[type[Rule], ...]:
-        """The rules, in order."""
-        return tuple(self._rules.values())
+        """The rules that are matched in graphs, in order."""
+        return tuple(r for r in self._rules.values() if not r.before_autograd)
+
+    @property
+    def early(self) -> tuple[type[Rule], ...]:
+        """The rules that are applied before autograd, in order."""
+        return tuple(r for r in self._rules.values() if r.before_autograd)
 
     def add(self, rule: Any) -> None:
         """Add a rule class or a (pattern, replacement) pair; `RuleError` where it cannot be."""

@@ -94,9 +94,12 @@ class Rule:
     pattern: a static method, written for `[rows, features]`; or several functions in `patterns`,
         for forms that algebra does not bring together.
     anchor: what kind of operation it is about ("norm", "softmax", ...), for reports.
+    before_autograd: whether it is found in what the model calls, before there are derivatives, by
+        code of its own (`fuseopt.rewrite`); the pattern only says what it is about.
     """
 
     anchor: ClassVar[str] = ""
+    before_autograd: ClassVar[bool] = False
     patterns: ClassVar[tuple[Callable[..., Any], ...]] = ()
 
     def applies(self, match: Match) -> bool:

@@ -162,6 +162,8 @@ def region_block(group: RegionGroup) -> RenderableType:
     details.add_row("where", where)
     details.add_row("shapes", f"{short_tensors(region.inputs)} → {short_tensors(region.outputs)}")
     details.add_row("kernel", _kernel(region))
+    if region.memory_saved:
+        details.add_row("memory", f"{byte_size(region.memory_saved)} less at the peak")
     if region.verified is not None and region.verified.limit:
         error, eager = region.verified.error, region.verified.eager_error
         details.add_row("error", f"{error:.1e} against float64, the original's {eager:.1e}")
