@@ -20,7 +20,7 @@ _RANDOM_BITS = '''
 @triton.jit
 def _random_bits(seed, counter, lane):
     """Word `lane` of the Philox block of a counter and the key `seed`."""
-    counter = tl.to_tensor(counter).to(tl.int64)
+    counter = tl.cast(counter, tl.int64)
     low, high = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
     a, b, c, d = tl.philox(seed.to(tl.int64), low, high, low * 0, low * 0, {rounds})
     word = tl.where(lane < 2, tl.where(lane == 0, a, b), tl.where(lane == 2, c, d))
