@@ -151,6 +151,8 @@ def norms() -> Iterator[Any]:
 def test_norms(norm, shape) -> None:
     for number, parameter in enumerate(norm.parameters()):
         nn.init.uniform_(parameter, 0.5 - number, 1.5)
+    assert_trains(copy.deepcopy(norm).bfloat16(), logits(torch.bfloat16, *shape))
+    torch._dynamo.reset()
     optimized = assert_trains(norm, logits(torch.float32, *shape))
     eager = copy.deepcopy(norm)
     step(eager, [logits(torch.float32, *shape)])
