@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fuseopt.config import Config
 from fuseopt.errors import VerificationError
@@ -21,7 +22,6 @@ from fuseopt.graph.head import (
     Missed,
     example,
     find_heads,
-    is_linear,
     name_of_op,
     shape_of,
 )
@@ -128,7 +128,8 @@ class _Heads:
         if key not in self.verdicts:
             logits = example(head.linear)
             assert logits is not None
-            with torch.utils._python_dispatch._disable_current_modes():
+            off = torch.autocast(logits.device.type, enabled=False)
+            with _disable_current_modes(), off:
                 verdict = check_head(
                     key, settings, logits.dtype, logits.device, has_bias=head.bias is not None
                 )
@@ -143,9 +144,9 @@ class _Heads:
 
 
 def head_size(head: Head) -> HeadSize | None:
-    """Return the sizes of a head, None where one is known only when the model runs."""
-    rows, features = _rows(head.steps[-2], head.class_dim), _hint(shape_of(head.hidden)[-1])
-    if not rows or features is None:
+    """Return the sizes of a head, None where the rows are known only when the model runs."""
+    rows = _rows(head.steps[-2], head.class_dim)
+    if not rows:
         return None
     logits, last = example(head.linear), example(head.steps[-2])
     assert logits is not None
@@ -154,11 +155,11 @@ def head_size(head: Head) -> HeadSize | None:
     wants = wanted_gradients(head)
     loss_itemsize = max(last.dtype.itemsize, itemsize)
     classes = logits.shape[-1]
-    others = (n for n in head.linear.graph.nodes if n is not head.linear and is_linear(n))
+    others = (n for n in head.linear.graph.nodes if n is not head.linear)
     return HeadSize(
         rows=rows,
         classes=classes,
-        features=features,
+        features=head.features,
         itemsize=itemsize,
         loss_itemsize=loss_itemsize,
         kept=int(head.squash),
@@ -168,11 +169,15 @@ def head_size(head: Head) -> HeadSize | None:
     )
 
 
-def _operations(linear: fx.Node) -> float:
-    """The operations of a product, with its gradients where it has any."""
-    made, given = example(linear), example(linear.args[0])
-    assert made is not None
-    assert given is not None
+def _operations(node: fx.Node) -> float:
+    """The operations of a product, with its gradients where it has any; 0 for what is none."""
+    name, made = name_of_op(node), example(node)
+    if made is None or name not in ("linear", "matmul", "mm", "bmm", "addmm"):
+        return 0.0
+    place = 1 if name == "addmm" else 0
+    given = example(node.args[place]) if len(node.args) > place else None
+    if given is None or given.dim() == 0:
+        return 0.0
     sizes = [*map(_hint, made.shape), _hint(given.shape[-1])]
     count = 2.0
     for size in sizes:

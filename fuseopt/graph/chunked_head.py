@@ -100,16 +100,15 @@ class _Adding:
 
 def _rows(add: _Adding, head: Head) -> fx.Node:
     """The hidden values as [rows, features], in the order in which the loss has its rows."""
-    features = shape_of(head.hidden)[-1]
     hidden = head.hidden
     for move in head.moves:
         if name_of_op(move) in ("view", "reshape", "flatten", "unflatten"):
-            hidden = _reshaped(add, hidden, move, features)
+            hidden = _reshaped(add, hidden, move, head.features)
         else:
             hidden = add.again(move, hidden)
     if head.class_dim != len(shape_of(head.steps[-2])) - 1:
         hidden = add("movedim", hidden, head.class_dim, -1)
-    return add("reshape", hidden, -1, features)
+    return add("reshape", hidden, -1, head.features)
 
 
 def _reshaped(add: _Adding, hidden: fx.Node, move: fx.Node, features: Any) -> fx.Node:
@@ -121,6 +120,5 @@ def _reshaped(add: _Adding, hidden: fx.Node, move: fx.Node, features: Any) -> fx
     given = move.args[1:] if name_of_op(move) in ("view", "reshape") else ()
     packed = len(given) == 1 and isinstance(given[0], (tuple, list))
     written: Any = given[0] if packed else given
-    if len(written) != len(shape):
-        raise NotImplementedError(f"{move.name} of sizes that vary")
+    assert len(written) == len(shape), move.format_node()
     return add("reshape", hidden, *written[:-1], features)

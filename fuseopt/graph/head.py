@@ -61,6 +61,11 @@ class Head:
     squash: bool = False
     outer: float = 1.0
 
+    @property
+    def features(self) -> int:
+        """The length of a row of hidden values."""
+        return int(shape_of(self.weight)[0 if self.turned else 1])
+
 
 @dataclass(frozen=True, slots=True)
 class Missed:
@@ -187,6 +192,8 @@ class _Walk:
         is_plain = name_of_op(linear) == "linear"
         weight, turned = _untransposed(linear.args[1], turned=not is_plain)
         bias = (linear.args[2] if len(linear.args) > 2 else linear.kwargs.get("bias")) or None
+        if not isinstance(shape_of(weight)[0 if turned else 1], int):
+            raise _StopError("the number of features varies", linear)
         hidden = linear.args[0]
         assert isinstance(hidden, fx.Node)
         return Head(
@@ -291,6 +298,9 @@ class _Walk:
         fits = self.class_dim == len(before) - 1 and after and after[-1] is not None
         if not fits or not isinstance(after[-1], int) or after[-1] != before[-1]:
             raise _StopError("a view of its logits takes classes apart", node)
+        varying = sum(not isinstance(size, int) for size in after)
+        if varying > 1 and name_of_op(node) not in ("view", "reshape"):
+            raise _StopError("a view of its logits has several sizes that vary", node)
         self.class_dim = len(after) - 1
         self.moves.append(node)
 

@@ -126,9 +126,9 @@ def loss_by_chunks(
     del logits, slope  # before the sum of the weight's gradient is rounded to a second tensor
     loss, share = losses.sum(), losses.new_ones(())
     if head.mean:
-        count = (target != head.ignore_index).sum()
+        count = (target != head.ignore_index).sum().to(wide)
         loss = loss / count
-        share = torch.where(count == 0, 0.0, 1.0 / count).to(wide)
+        share = torch.where(count == 0, 0.0, 1.0 / count)
     return (loss, share, *made.results())
 
 
