@@ -59,7 +59,7 @@ def _row_schedules(kernel: LoopKernel, hints: dict[Any, int]) -> list[Schedule]:
         return _looped(kernel, hints)
     whole = all(not set(kernel.columns) & s.axes for s in kernel.stores)
     if whole and rows >= 2 * PROCESSORS:
-        return _looped(kernel, hints)[:2]  # nothing of the row is needed after its reductions
+        return _looped(kernel, hints)[:3]  # nothing of the row is needed after its reductions
     held = _long_resident_rows(kernel, hints, length)
     return [*held, *_shared_rows(kernel, hints, rows, length)[:3], _looped(kernel, hints)[0]]
 
@@ -157,8 +157,9 @@ def _looped(kernel: LoopKernel, hints: dict[Any, int]) -> list[Schedule]:
     make = Maker(kernel, kernel.rows, kernel.columns, hints)
     return [
         make(1, 2048, strips=4, looped=True, warps=8),
+        make(1, 1024, strips=8, looped=True, warps=4),
+        make(1, 2048, strips=8, looped=True, warps=8),
         make(1, 4096, strips=4, looped=True, warps=16),
-        make(1, 4096, strips=2, looped=True, warps=16),
     ]
 
 

@@ -89,24 +89,30 @@ class OpDef:
     form: "pointwise", "reduce", "view" (no kernel of its own), "create" or "index".
     define: the definition; see the module's docstring.
     samples: example calls, per target that they suit (the first target by default).
+    loose: for an input with infinities it gives NaN on one of PyTorch's devices and an infinity on
+        another, by the order in which they compute.
     """
 
     targets: tuple[str, ...]
     form: str
     define: Definition
     samples: tuple[Sample, ...]
+    loose: bool = False
 
 
 OPS: dict[str, OpDef] = {}
 
 
 def op(
-    *targets: str, form: str = "pointwise", samples: Sequence[Sample] = ()
+    *targets: str,
+    form: str = "pointwise",
+    samples: Sequence[Sample] = (),
+    loose: bool = False,
 ) -> Callable[[Definition], Definition]:
     """Declare the decorated definition for the given ATen overloads."""
 
     def declare(define: Definition) -> Definition:
-        made = OpDef(targets, form, define, tuple(samples))
+        made = OpDef(targets, form, define, tuple(samples), loose)
         for target in targets:
             if target in OPS:
                 raise AssertionError(f"{target} is declared twice")

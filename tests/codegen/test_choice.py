@@ -9,6 +9,7 @@ from regions import random, region_of, trace
 
 from fuseopt.codegen.candidates import INT32_LIMIT, schedules
 from fuseopt.codegen.collapse import collapse
+from fuseopt.codegen.generate import generate
 
 HALF = torch.bfloat16
 
@@ -17,10 +18,11 @@ def kernel_of(function, *args: torch.Tensor, dynamic: bool = False):
     return region_of(trace(function, *args, dynamic=dynamic)).kernel
 
 
-def chosen(function, *shapes, dtype=HALF, **options):
+def chosen(function, *shapes, dtype=HALF, sequential=False):
     """The candidates for a function of tensors of these shapes, which are never touched."""
     args = [torch.empty(s, dtype=dtype) for s in shapes]
-    return schedules(collapse(kernel_of(function, *args), {}), {}, **options)
+    found = generate(kernel_of(function, *args), "kernel", in_order=sequential)
+    return [candidate.schedule for candidate in found]
 
 
 def softmax(x):
@@ -46,7 +48,9 @@ def norm(x):
         (norm, [(64, 131072)], "tile 1x8192 of 16 parts, 16 warps"),
         (lambda x: torch.logsumexp(x, -1), [(4096, 131072)], "looped 1x2048x4, 8 warps"),
         (lambda x: F.softmax(x, 1), [(64, 256, 1024)], "tile 32x256, 8 warps"),
-        (lambda x: x.sum(0), [(100000, 64)], "looped 64x32x2, 8 warps"),
+        (lambda x: x.amax(0), [(100000, 64)], "looped 64x32x2, 8 warps"),
+        (lambda x: x.sum(0), [(100000, 64)], "tile 64x64 in 528 groups read ahead, 8 warps"),
+        (lambda x: x.sum(), [(100000, 64)], "flat 2048 in 1056 groups, 4 warps"),
     ],
 )
 def test_the_best_guess(function, shapes, text):

@@ -250,3 +250,16 @@ def test_no_dimensions():
 
     assert judge(one, one, one.double()).passed
     assert not judge(one * 1.001, one, one.double()).passed
+
+
+def test_where_devices_differ_nan_may_stand_for_an_infinity():
+    inf, nan = float("inf"), float("nan")
+    eager = torch.tensor([1.0, nan, inf, 2.0])
+    truth = eager.double()
+
+    ours = torch.tensor([1.0, inf, nan, 2.0])
+
+    assert judge(ours, eager, truth, loose=True).passed
+    assert not judge(ours, eager, truth).passed
+    for wrong in ([nan, nan, inf, 2.0], [1.0, 0.0, inf, 2.0], [1.0, nan, inf, 3.0]):
+        assert not judge(torch.tensor(wrong), eager, truth, loose=True).passed
