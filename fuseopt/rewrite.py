@@ -60,11 +60,21 @@ def rewrite(
         return Rewritten(gm)
     copy = copy_graph(gm)
     twins = dict(zip(gm.graph.nodes, copy.graph.nodes, strict=True))
+    _keep_sources(gm, copy, twins)
     for one in taken:
         replace_head(copy.graph, _on(one.head, twins), one.settings)
     copy.graph.lint()
     copy.recompile()
     return Rewritten(copy, [_event(one, log, n) for n, one in enumerate(taken)])
+
+
+def _keep_sources(gm: fx.GraphModule, copy: fx.GraphModule, twins: dict[fx.Node, fx.Node]) -> None:
+    """Let a copy say as Dynamo's graph does where its inputs come from."""
+    for node in gm.graph.find_nodes(op="placeholder"):
+        if hasattr(node, "_dynamo_source"):
+            twins[node]._dynamo_source = node._dynamo_source
+    if hasattr(gm, "_param_name_to_source"):
+        copy._param_name_to_source = gm._param_name_to_source
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ _PRODUCTS = frozenset("mul imul mul_ multiply".split())
 _QUOTIENTS = frozenset("truediv itruediv div div_ divide".split())
 _TANH = frozenset("tanh tanh_".split())
 _MATMULS = frozenset("matmul mm".split())
+_WRITING = frozenset("setitem iadd isub imul itruediv ifloordiv ipow imatmul iand ior ixor".split())
 _TURNS = frozenset("t T mT".split())
 _CROSS_ENTROPY = (
     "input target weight size_average ignore_index reduce reduction label_smoothing".split()
@@ -185,6 +186,7 @@ class _Walk:
                 if other is not user:
                     what = "returned" if other.op == "output" else f"used by {other.name}"
                     raise _StopError(f"its logits are also {what}", other)
+        self._check_between(steps)
         self.class_dim = len(shape_of(linear)) - 1
         for node in steps[1:-1]:
             self._step(node)
@@ -236,6 +238,15 @@ class _Walk:
             raise _StopError(f"logits are {logits.dtype} of {logits.dim()} dimensions", linear)
         if not isinstance(logits.shape[-1], int):
             raise _StopError("the number of classes varies", linear)
+
+    def _check_between(self, steps: list[fx.Node]) -> None:
+        """The operator reads where the loss stands what the layer reads earlier."""
+        node = steps[0]
+        while node is not self.loss:
+            if node not in steps and _writes(node):
+                text = "something is written to in place between the layer and its loss"
+                raise _StopError(text, node)
+            node = node.next
 
     def _check_end(self, last: fx.Node, given: dict[str, Any]) -> None:
         if self.is_logarithm != (name_of_op(self.loss) == "nll_loss"):
@@ -336,6 +347,18 @@ class _Walk:
         if spread[self.class_dim] != slice(None):
             raise _StopError("a slice of its logits leaves classes out", node)
         self.moves.append(node)
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether a node may write to a tensor that others read."""
+    target = node.target
+    if isinstance(target, OpOverload):
+        return bool(target._schema.is_mutable)
+    if isinstance(target, (HigherOrderOperator, OpOverloadPacket)):
+        return True
+    name = name_of_op(node)
+    in_place = name.endswith("_") and not name.startswith("_")
+    return in_place or name in _WRITING or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
 
 
 def _other_operand(node: fx.Node) -> float | None:

@@ -10,6 +10,7 @@ from torch import nn
 from fuseopt.config import Config
 from fuseopt.events import Log, NotFused
 from fuseopt.fuse.chunk import RATIO, SLOWER, HeadSize, asked_chunk, choose_chunk
+from fuseopt.graph.normalise import describe_inputs
 from fuseopt.ops.linear_loss import LINEAR_CROSS_ENTROPY, HeadLoss
 from fuseopt.rewrite import rewrite
 
@@ -115,3 +116,24 @@ def test_a_head_that_does_not_pay_is_declined_with_the_reason():
     (declined,) = log.of(NotFused)
     assert declined.rule == "linear_cross_entropy"
     assert "one chunk" in declined.reason
+
+
+def test_the_rewritten_graph_knows_its_parameters():
+    """What is read from parameters is told from them, as by Dynamo's own graph."""
+    made = []
+
+    def backend(gm, given):
+        rewritten = rewrite(gm, Config(verify=False), Log(), lambda _: True).gm
+        made.append([describe_inputs(g, given) for g in (gm, rewritten)])
+        assert rewritten is not gm
+        return gm.forward
+
+    with torch.device("meta"):
+        model = Model(100_000).to(torch.bfloat16)
+        given = torch.empty(4, 2048, 1024, dtype=torch.bfloat16)
+        torch.compile(model, backend=backend)(given, torch.empty(4, 2048, dtype=torch.int64))
+    torch._dynamo.reset()
+
+    ((original, ours),) = made
+    assert ours == original
+    assert any(i.kind == "parameter" for i in ours)

@@ -374,6 +374,19 @@ def test_a_slice_of_the_classes():
     assert declined(sliced, *draw()) == ["a slice of its logits leaves classes out"]
 
 
+def test_hidden_values_that_are_written_to_before_the_loss():
+    def written(x, w, b, t):
+        x = x * 2
+        logits = F.linear(x, w, b)
+        x.zero_()
+        return F.cross_entropy(logits, t) + x.sum()
+
+    x, w, b, t = (g.detach() for g in draw())
+    assert declined(written, x, w, b, t) == [
+        "something is written to in place between the layer and its loss"
+    ]
+
+
 def test_small_heads_are_left_alone_unless_asked_for():
     call = fuseopt.optimize(plain, strict=True)
     given = draw()
