@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 from fuseopt.bench.kernels import _call
 from fuseopt.bench.rows import Draw, Row, backward_rows, target_rows, unseen_rows
+from fuseopt.bench.tables import insert, tables
 from fuseopt.bench.training import Step, loss_of
 from fuseopt.cli import main
 from fuseopt.errors import UsageError
@@ -91,3 +95,43 @@ def test_a_model_without_a_loss_is_refused():
 def test_a_wrong_benchmark_is_a_usage_error(argv, capsys):
     assert main(argv) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+ENVIRONMENT = {"device": "a GPU", "torch": "2.13", "triton": "3.7", "date": "2026-11-30"}
+
+
+def test_tables_are_made_of_what_was_measured(tmp_path):
+    timed = {"seconds": 1e-4, "share": 0.9, "note": ""}
+    half = {"seconds": 2e-4, "share": 0.4, "note": ""}
+    absent = {"seconds": None, "share": 0.0, "note": "no such function"}
+    rows = [
+        {"name": "softmax 8x8", "providers": {"eager": half, "fuseopt": timed}},
+        {"name": "rms_norm 8x8", "providers": {"eager": absent, "fuseopt": half}},
+    ]
+    kernels = {"environment": ENVIRONMENT, "dtype": "bfloat16", "copy_rate": 4e12, "rows": rows}
+    call = {"seconds": 0.01, "first_call": 3.0, "kernels": 7, "peak_bytes": 2**30, "note": ""}
+    models = [{"name": "bert", "providers": {"fuseopt": call}}]
+    step = {**call, "first_step": 4.0, "losses": [2.0, 1.5]}
+    trained = [{"name": "bert", "providers": {"eager": step}, "other_seed": [2.0, 1.25]}]
+    for name, data in (
+        ("a", kernels),
+        ("b", {"environment": ENVIRONMENT, "models": models}),
+        ("c", {"environment": ENVIRONMENT, "models": trained}),
+    ):
+        (tmp_path / f"{name}.json").write_text(json.dumps(data))
+
+    made = tables(tmp_path)
+
+    assert "`a.json`: a GPU, torch 2.13, triton 3.7, 2026-11-30, bfloat16" in made
+    assert "| softmax 8x8 | 200 (40%) | 100 (90%) |" in made
+    assert "| rms_norm 8x8 | - | 200 (40%) |" in made
+    assert "| geometric mean | (40% of 1) | (60% of 2) |" in made
+    assert "| bert | fuseopt | 10.00 | 7 | 1.00 | 3.0 |" in made
+    assert "| bert | eager, another seed |  |  |  |  | 1.2500 |" in made
+
+
+def test_readme_shows_the_tables_of_what_was_measured():
+    root = Path(__file__).parents[1]
+    readme = (root / "README.md").read_text()
+
+    assert insert(readme, tables(root / "tests" / "measured")) == readme
