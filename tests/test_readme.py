@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fuseopt.cli.commands import COMMANDS
-from fuseopt.config import Config, read_environment
+from fuseopt.config import _VARIABLES, Config, read_environment
 from fuseopt.errors import UsageError
 from fuseopt.events import Reason
 from fuseopt.match.registry import default_registry
@@ -49,7 +49,9 @@ def test_every_setting_and_variable_is_in_a_table():
     cells = {row.strip("`") for row in rows("## From Python")}
 
     assert cells >= set(Config.__dataclass_fields__)
-    for name in (c for c in cells if c.startswith("FUSEOPT_")):
+    variables = {row.strip("`") for row in rows("### Environment")}
+    assert variables == set(_VARIABLES)
+    for name in variables:
         read_environment({name: ""})
     with pytest.raises(UsageError):
         read_environment({"FUSEOPT_OTHER": ""})
