@@ -86,6 +86,9 @@ def check_rule(rule: Any, *, allow: Sequence[str] = ()) -> RuleReport:
     pattern is not found, `VerificationError` for a kernel that does not agree.
     """
     registry = Registry([rule])
+    if registry.early:
+        name = name_of(registry.early[0])
+        raise RuleError(f"{name} is applied before autograd and is matched in no graph")
     (checked,) = registry.rules
     check_rule_class(checked)
     patterns = registry.patterns(checked)

@@ -66,13 +66,12 @@ def row_losses(
 
     Rows that are ignored have loss and slope zero, whatever their logits.
     """
-    z = logits.to(compute_dtype(logits.dtype)) * head.inner
+    z = logits.to(compute_dtype(logits.dtype))
+    z = z if head.inner == 1.0 else z * head.inner
     bent = torch.tanh(z) if head.squash else z
     x = bent * head.outer if head.squash else z
     top = x.amax(1, keepdim=True)
-    powers = torch.exp(x - top)
-    total = powers.sum(1, keepdim=True)
-    normal = torch.log(total) + top
+    normal = torch.log(torch.exp(x - top).sum(1, keepdim=True)) + top
     kept = (target != head.ignore_index).unsqueeze(1)
     inside = torch.where(kept, target.unsqueeze(1), 0)
     classes = logits.shape[1]
@@ -83,8 +82,9 @@ def row_losses(
     loss = torch.where(kept, loss, 0.0).squeeze(1)
     if not any(head.wants):
         return loss, None
-    hit = torch.arange(classes, device=logits.device).unsqueeze(0) == inside
-    slope = powers / total - torch.where(hit, 1.0 - head.smoothing, 0.0)
+    places = torch.arange(classes, device=logits.device, dtype=torch.int32)
+    hit = places.unsqueeze(0) == inside.to(torch.int32)
+    slope = torch.exp(x - normal) - torch.where(hit, 1.0 - head.smoothing, 0.0)
     if head.smoothing:
         slope = slope - head.smoothing / classes
     if head.squash:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import fuseopt
-from fuseopt.events import FellBack, NotFused, Reason, RolledBack
+from fuseopt.events import FellBack, NotFused, Reason, RolledBack, Verified
 
 CLASSES, FEATURES = 200, 32
 RULE = "linear_cross_entropy"
@@ -450,3 +450,12 @@ def test_all_logits_never_exist_and_the_host_never_waits():
     assert "aten.mm.out" in ours.names or "aten.addmm.out" in ours.names
     assert ours.largest == 512 * FEATURES
     assert not {n for n in ours.names if "_local_scalar_dense" in n or "nonzero" in n}
+
+
+def test_one_kernel_makes_losses_and_slopes_of_a_chunk():
+    call = chunked(plain)
+    with_gradients(call, *draw())
+
+    passed = [e for e in call.log.of(Verified) if e.how == "interpreter" and e.passed]
+
+    assert len(passed) == 1  # scaling a gradient by its share is one operation, left as it is
