@@ -17,6 +17,7 @@ from fuseopt.graph.form import NormalisedGraph, copy_graph, count_kernels, writt
 from fuseopt.graph.normalise import Compiled
 from fuseopt.graph.reinplace import reinplace
 from fuseopt.graph.splice import Call, splice
+from fuseopt.graph.whole import make_whole
 from fuseopt.heads import head_calls
 from fuseopt.plan import Site, plan_graph
 from fuseopt.runtime.build import Builder
@@ -96,6 +97,8 @@ def _examine(
     record_sites(plan.sites, kernels, graph.number, log)
     heads = head_calls(graph, builder, config, log)
     calls = [*replacing.calls, *heads, *calls_of(plan.sites, kernels)]
+    in_kernels = {node for call in calls for node in call.nodes}
+    make_whole(graph.gm, lambda node: node not in in_kernels)
     spliced = _spliced(graph, calls, log)
     return Examined(device, plan.sites, kernels, spliced, bool(calls))
 

@@ -18,6 +18,7 @@ from fuseopt.graph.form import NormalisedGraph, count_kernels
 from fuseopt.graph.guards import guard_hooks
 from fuseopt.graph.normalise import Compiled, normalise
 from fuseopt.graph.seeded_dropout import seed_dropouts
+from fuseopt.graph.whole import make_whole
 from fuseopt.rewrite import rewrite
 from fuseopt.sites import can_launch
 from fuseopt.verify.watch import Watch
@@ -102,6 +103,7 @@ def _compile_or_fall_back(
         if session.config.strict:
             raise
         session.log.record(FellBack(graph.number, Reason.COMPILE, first_line(error)))
+        make_whole(graph.gm, lambda _: True)
         return run_original(graph.gm)
 
 

@@ -13,6 +13,7 @@ in memory in another way than PyTorch lays it out gets a copy, or stays whole.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
@@ -31,6 +32,7 @@ from fuseopt.graph.pieces import (
     sizes,
     value_of,
 )
+from fuseopt.graph.whole import remember
 from fuseopt.ir import dims
 from fuseopt.ops.declare import SUPPORTED_DTYPES
 
@@ -107,6 +109,10 @@ def _write(graph: fx.Graph, node: fx.Node, declared: Composite, known: Known) ->
         results = {given: _laid_out(p, piece, given) for given, piece in taken.items()}
     if None in results.values():
         return False
+    places: dict[Any, fx.Node] = {
+        None if given is node else given.args[1]: r for given, r in results.items() if r is not None
+    }
+    remember(node, places)
     for given, result in results.items():
         assert result is not None
         given.replace_all_uses_with(result)

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from fuseopt.graph.seeded_dropout import with_native_dropout
+from fuseopt.graph.whole import make_whole
 from fuseopt.ir import dims
 from fuseopt.runtime.autotune import time_candidates
 from fuseopt.runtime.cache import Store
@@ -28,7 +29,8 @@ def time_region(
 ) -> tuple[float, float]:
     """Return the seconds that a kernel takes and that its reference takes, remembered on disk.
 
-    A reference that draws from seeds is timed with PyTorch's dropout in their place.
+    A reference that draws from seeds is timed with PyTorch's dropout in their place, and one with
+    the pieces of a composite with the composite.
     """
     built = kernel.for_sizes([sizes[s] for s in kernel.symbols])
     entry = "-".join([key, *(s.digest for s in built.candidate.sources)])[:120]
@@ -37,6 +39,7 @@ def time_region(
     if isinstance(known, dict) and known.get("device") == name:
         return float(known["ours"]), float(known["before"])
     native = with_native_dropout(reference)
+    make_whole(native, lambda _: True)
     with torch.no_grad(), torch.cuda.device(kernel.device):
         generator = torch.Generator(kernel.device).manual_seed(0)
         inputs = draw_inputs(kernel.kernel, kernel.device, sizes, generator)
