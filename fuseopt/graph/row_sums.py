@@ -69,6 +69,8 @@ def _product_sum(p: Pieces, x: fx.Node, dim: int) -> fx.Node | None:
     for constant, other in ((first, second), (second, first)):
         if not isinstance(constant, fx.Node) or not isinstance(other, fx.Node):
             continue
+        if len(sizes(constant)) != len(sizes(x)):  # its dimensions have other numbers
+            continue
         once = _once_a_row(constant, dim)
         is_vector = len(sizes(other)) == len(sizes(x)) and all(
             size == 1 for place, size in enumerate(sizes(other)) if place != dim

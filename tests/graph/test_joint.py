@@ -13,6 +13,7 @@ from torch import fx
 from torch._decomp import decomposition_table
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from fuseopt.graph.joint import write_composites
@@ -135,6 +136,17 @@ def test_the_gradient_of_cross_entropy_sums_no_row(smoothing, weighted) -> None:
     sums = [n for n in backward.graph.nodes if target_name(n).startswith("aten.sum.dim")]
     assert all(n.args[0].meta["val"].numel() <= 50 for n in sums)
     assert names(backward).count("aten.exp.default") == 1
+
+
+def test_the_sum_of_a_row_of_a_product_of_other_ranks() -> None:
+    def backward(column, row, y):
+        grad = column.expand(4, 4) * row
+        return torch.ops.aten._log_softmax_backward_data.default(grad, y, 1, torch.float32)
+
+    inputs = torch.randn(4, 1), torch.randn(1, 4, 1), torch.randn(1, 4, 4).log_softmax(1)
+    written = make_fx(backward, tracing_mode="fake")(*inputs)
+    write_composites(written, lambda _: True)
+    torch.testing.assert_close(written(*inputs), backward(*inputs))
 
 
 def test_a_result_keeps_the_strides_that_pytorch_gives_it() -> None:
