@@ -8,16 +8,15 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from rich.table import Table
 from rich.text import Text
 
 from fuseopt.bench.kernels import BenchResult, RowResult, bench_rows
-from fuseopt.bench.models import ModelsResult
 from fuseopt.bench.providers import PROVIDERS
 from fuseopt.bench.rows import Row, backward_rows, target_rows, unseen_rows
-from fuseopt.bench.training import TrainingResults
 from fuseopt.cli.output import check_writable, show, write_text
 from fuseopt.cli.targets import parse_dtype
 from fuseopt.errors import UsageError
@@ -29,6 +28,13 @@ SETS: dict[str, Callable[[], list[Row]]] = {
     "unseen": unseen_rows,
     "unseen-backward": lambda: backward_rows(unseen_rows()),
 }
+
+
+class Jsonable(Protocol):
+    """A result that becomes JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ def run_bench_kernels(wanted: Wanted) -> int:
     return 0
 
 
-def write_json(path: Path, result: BenchResult | ModelsResult | TrainingResults) -> None:
+def write_json(path: Path, result: Jsonable) -> None:
     """Write a result as JSON."""
     write_text(path, json.dumps(result.to_dict(), indent=1) + "\n")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from rich.table import Table
@@ -12,13 +13,15 @@ from rich.text import Text
 from torch import nn
 
 from fuseopt.bench.models import PROVIDERS, ModelResult, ModelTiming, bench_model, bench_models
-from fuseopt.cli.bench_kernels import NO_DEVICE, write_json
+from fuseopt.cli.bench_kernels import NO_DEVICE, Jsonable, write_json
 from fuseopt.cli.options import Options
 from fuseopt.cli.output import check_writable, show
 from fuseopt.cli.quiet import quiet
-from fuseopt.cli.targets import load_target, parse_choices
+from fuseopt.cli.targets import Target, load_target, parse_choices
 from fuseopt.errors import UsageError
 from fuseopt.report.shorten import byte_size, duration
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,29 @@ class Wanted:
 
 def run_bench_models(wanted: Wanted) -> int:
     """Time models and print a table; 1 where fuseopt did not verify one."""
+
+    def measure(name: str, target: Target, providers: Sequence[str]) -> ModelResult:
+        model: Any = target.model
+        with quiet():
+            made = bench_model(name, target.about, model, target.args, target.kwargs, providers)
+        show(Text(_line(made)))
+        return made
+
+    results = measure_each(wanted, measure, bench_models)
+    show(table(results))
+    unverified = any("fuseopt" in r.providers and not r.verified for r in results)
+    return 1 if unverified else 0
+
+
+def measure_each(
+    wanted: Wanted,
+    measure: Callable[[str, Target, Sequence[str]], Result],
+    whole: Callable[[list[Result]], Jsonable],
+) -> list[Result]:
+    """Measure each model in turn; the file is written anew after each, as what `whole` makes.
+
+    measure: takes a target's name, the target and the providers. Raises `UsageError`.
+    """
     path = check_writable(wanted.json_file) if wanted.json_file else None
     for name in wanted.providers:
         if name not in PROVIDERS:
@@ -40,25 +66,19 @@ def run_bench_models(wanted: Wanted) -> int:
             )
     if not torch.cuda.is_available():
         raise UsageError(NO_DEVICE)
-    results: list[ModelResult] = []
+    results: list[Result] = []
     for options in wanted.targets:
-        results.append(_bench(options, wanted.providers or PROVIDERS))
-        show(Text(_line(results[-1])))
+        target = load_target(options.target, parse_choices(options, with_data=True))
+        if not isinstance(target.model, nn.Module):
+            raise UsageError(
+                f"{options.target} is not a module; fuseopt bench TARGET times modules"
+            )
+        name = options.target.rpartition(":")[2]
+        results.append(measure(name, target, wanted.providers or PROVIDERS))
         torch.cuda.empty_cache()
         if path is not None:  # what is measured is kept, whatever happens to the next
-            write_json(path, bench_models(results))
-    show(table(results))
-    unverified = any("fuseopt" in r.providers and not r.verified for r in results)
-    return 1 if unverified else 0
-
-
-def _bench(options: Options, providers: Sequence[str]) -> ModelResult:
-    target = load_target(options.target, parse_choices(options, with_data=True))
-    if not isinstance(target.model, nn.Module):
-        raise UsageError(f"{options.target} is not a module; fuseopt bench TARGET times modules")
-    name = options.target.rpartition(":")[2]
-    with quiet():
-        return bench_model(name, target.about, target.model, target.args, target.kwargs, providers)
+            write_json(path, whole(results))
+    return results
 
 
 def table(results: Sequence[ModelResult]) -> Table:
