@@ -76,11 +76,12 @@ def test_another_text_of_a_kernel_is_checked_anew(monkeypatch):
 
 
 def test_a_failed_check_is_not_remembered(monkeypatch):
-    judge = check.judge
-    monkeypatch.setattr(check, "judge", lambda *a: check.Verdict(False, detail="made to fail"))
+    right = check._check
+    failed = lambda key, *_: Verified(key, False, "interpreter", detail="made to fail")  # noqa: E731
+    monkeypatch.setattr(check, "_check", failed)
     assert optimized().log.of(RolledBack)
 
-    monkeypatch.setattr(check, "judge", judge)
+    monkeypatch.setattr(check, "_check", right)
 
     assert not optimized().log.of(RolledBack)
 

@@ -111,11 +111,7 @@ def _variance(call: Call, x: Expr, over: Sequence[int], correction: float) -> tu
     """Variance with n - correction below, and the mean."""
     (wide,) = call.floats(x)
     source = x.arg if isinstance(x, Cast) else x
-    exact = wide.dtype == source.dtype
-    center, _, spread = moments(wide, over, exact=exact)
-    if not exact:
-        # Where a row holds an infinity PyTorch's running mean is NaN, as the variance is.
-        center = center + spread * 0.0
+    center, _, spread = moments(wide, over, exact=wide.dtype == source.dtype)
     number = count(x, over)
     if correction == 0:
         return spread, center
