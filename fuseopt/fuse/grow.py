@@ -27,6 +27,7 @@ from fuseopt.ops import NotExpressible
 MOST_NODES = 160
 MOST_TENSORS = 56
 MOST_ROWS_REPEATED = 8  # times that a kernel may reduce a row, once for each copy it writes
+FEW_READERS = 6  # of one tensor, of which every two are tried as one kernel
 MOST_REPEATED = 16  # nodes that a region may compute again for each element they broadcast to
 
 
@@ -77,6 +78,7 @@ class _Growing:
         self.order = {node: place for place, node in enumerate(graph.nodes)}
         self.sources = {n: self._sources(n) for n in graph.nodes if self._fusable(n)}
         self.group_of: dict[fx.Node, Group] = {}
+        self.reach = _Reach(len(self.order))
         self.growth = Growth()
         self.refused: dict[tuple[frozenset[fx.Node], frozenset[fx.Node]], bool] = {}
 
@@ -120,32 +122,18 @@ class _Growing:
         if any(g is None or not g.nodes <= seed for g in groups):
             return
         nodes = set(seed)
-        if not self.outputs(nodes) or self._leads_back(nodes):
+        if not self.outputs(nodes) or self._leads(nodes, nodes):
             return
         try:
             region = self._lowered(nodes)
             self._check_work(region)
         except (NotExpressible, NotLowerable):
             return
-        self.group_of.update(dict.fromkeys(nodes, Group(nodes, region)))
+        self._join(nodes, region)
 
-    def _leads_back(self, nodes: set[fx.Node]) -> bool:
-        """Whether a path leads from some nodes through others back to them, not by views alone."""
-        last = max(self.order[n] for n in nodes)
-        stack = [(user, True) for node in nodes for user in node.users if user not in nodes]
-        seen: set[tuple[fx.Node, bool]] = set()
-        while stack:
-            node, views_only = stack.pop()
-            if (node, views_only) in seen or self.order[node] > last:
-                continue
-            seen.add((node, views_only))
-            if node in nodes:
-                if not views_only:
-                    return True
-                continue
-            views_only = views_only and self._free(node)
-            stack.extend((user, views_only) for user in node.users)
-        return False
+    def _join(self, nodes: set[fx.Node], region: Region) -> None:
+        self.group_of.update(dict.fromkeys(nodes, Group(nodes, region)))
+        self.reach.add(self.order[n] for n in nodes)
 
     def _sources(self, node: fx.Node) -> tuple[fx.Node, ...]:
         """The nodes whose memory a node reads once views and constants are looked through."""
@@ -236,7 +224,10 @@ class _Growing:
                     readers.setdefault(source, {})[id(group)] = group
         for groups in readers.values():
             found = list(groups.values())
-            for first, second in itertools.pairwise(found):
+            near = itertools.pairwise(found)
+            if len(found) <= FEW_READERS:
+                near = itertools.combinations(found, 2)
+            for first, second in near:
                 if self._points(first) == self._points(second):
                     yield first, second
 
@@ -258,8 +249,7 @@ class _Growing:
             except (NotExpressible, NotLowerable) as reason:
                 obstacle = (Reason(getattr(reason, "code", Reason.INDEX)), str(reason))
             else:
-                merged = Group(nodes, region)
-                self.group_of.update(dict.fromkeys(nodes, merged))
+                self._join(nodes, region)
                 return True
         self.refused[pair] = True
         self._note(first, second, *obstacle)
@@ -280,7 +270,7 @@ class _Growing:
         tensors = {s for n in nodes for s in self.sources[n] if s not in nodes}
         if len(tensors) + len(self.outputs(nodes)) > MOST_TENSORS:
             return Reason.TOO_LARGE, f"more than {MOST_TENSORS} tensors in one kernel"
-        if self._makes_cycle(first, second) or self._makes_cycle(second, first):
+        if self._leads(first.nodes, second.nodes) or self._leads(second.nodes, first.nodes):
             return Reason.CYCLE, "a value between them depends on the first and feeds the second"
         return self._repeated_work(first, second)
 
@@ -320,27 +310,47 @@ class _Growing:
                     Reason.AXES, "a reduction would be computed again for each place it is used"
                 )
 
-    def _makes_cycle(self, first: Group, second: Group) -> bool:
-        """Whether a path leads from the first group through others to the second.
+    def _leads(self, start: set[fx.Node], end: set[fx.Node]) -> bool:
+        """Whether a path leads from some nodes through others to some nodes; groups are whole.
 
         A path through views alone is none: the region computes their indices itself.
         """
-        last = max(self.order[n] for n in second.nodes)
-        stack = [(user, True) for node in first.nodes for user in node.users]
+        last = self.reach.beyond(max(self.order[n] for n in end))
+        stack = [(user, True) for node in start for user in node.users if user not in start]
         seen: set[tuple[fx.Node, bool]] = set()
         while stack:
             node, views_only = stack.pop()
-            if (node, views_only) in seen or node in first.nodes:
+            if (node, views_only) in seen or self.order[node] > last:
                 continue
             seen.add((node, views_only))
-            if node in second.nodes:
-                if not views_only:
-                    return True
-                continue
-            group = self.group_of.get(node)
-            if group is None and self.order[node] > last:
+            if node in end and not views_only:
+                return True
+            if node in start or node in end:
                 continue
             views_only = views_only and self._free(node)
+            group = self.group_of.get(node)
             nodes = [node] if group is None else group.nodes
             stack.extend((user, views_only) for n in nodes for user in n.users)
         return False
+
+
+class _Reach:
+    """How far down the graph a path may go and still come back up, through a group."""
+
+    def __init__(self, count: int) -> None:
+        self.far = list(range(count))
+
+    def add(self, places: Iterable[int]) -> None:
+        """Take note of a group with nodes at these places."""
+        found = set(places)
+        last = max(found)
+        for place in range(min(found), last):
+            if self.far[place] >= last:
+                break
+            self.far[place] = last
+
+    def beyond(self, place: int) -> int:
+        """Return the last place from which a path may lead back to one at or before `place`."""
+        while self.far[place] > place:
+            place = self.far[place]
+        return place

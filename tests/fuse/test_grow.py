@@ -10,6 +10,7 @@ from regions import random
 
 from fuseopt.events import Reason
 from fuseopt.fuse.grow import MOST_NODES, MOST_TENSORS
+from fuseopt.graph.splice import Call, splice
 
 ROWS, WIDTH = 64, 256
 X, Y = random(ROWS, WIDTH), random(ROWS, WIDTH, seed=1)
@@ -187,6 +188,24 @@ def test_a_value_on_its_way_round_the_second_group_is_not_fused_across():
     for site in found.sites:
         before = {n for i in site.region.inputs for n in ancestors(i)}
         assert not before & set(site.region.nodes)
+
+
+def test_a_way_round_by_a_kernel_that_reaches_further_down_the_graph_is_seen():
+    def function(x, y):
+        early = x * 2
+        below = (early @ early).relu() + y
+        above = y * 3
+        return below, (above @ above).sigmoid() * early
+
+    matrix = random(8, 8)
+    found = planned(function, matrix, matrix)
+    # above -> mm -> {early, sigmoid} -> mm -> below: one kernel of the last and the first would
+    # wait for itself.
+    assert ["mul", "sigmoid", "mul"] in found.fused
+    calls = [
+        Call(len, "call", s.region.inputs, s.region.nodes, s.region.outputs) for s in found.sites
+    ]
+    assert splice(found.graph.gm, calls)
 
 
 def ancestors(node):
