@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +17,8 @@ from fuseopt.errors import UsageError
 from fuseopt.graph.locate import node_info
 from fuseopt.verify.compare import LIMITS, within
 from fuseopt.verify.graph import distance
-from fuseopt.verify.truth import widened
+from fuseopt.verify.outputs import MOVES
+from fuseopt.verify.truth import moved, widened
 from fuseopt.verify.watch import Watch, Watched
 from fuseopt.wrap import details_of
 
@@ -32,8 +33,9 @@ class Compared:
     """One tensor: a result, or the gradient of an input or parameter.
 
     error, eager_error: root mean square of the difference from float64, relative to that of the
-    float64 result, of the optimised and of the original model. passed: error <= 2 eager_error +
-    limit.
+    float64 result, of the optimised and of the original model. Where a value fails, eager_error is
+    at least what a change of all numbers by their last digits makes. passed: error <= 2 eager_error
+    + limit.
     """
 
     name: str
@@ -147,7 +149,39 @@ def check(
     )
     if all(v.passed for v in values):
         return Check(values)
+    values = _excused(values, found[2], model, args, kwargs)
+    if all(v.passed for v in values):
+        return Check(values)
     return Check(values, tuple(_sites(model, optimized, args, kwargs)))
+
+
+def _excused(
+    values: Sequence[Compared],
+    truth: Sequence[tuple[str, torch.Tensor]],
+    model: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> tuple[Compared, ...]:
+    """Values whose original's error is at least what the last digits of the model's numbers change.
+
+    A gradient that cancels, as that of a bias of keys, is made of nothing else.
+    """
+    for seed in range(MOVES):
+        inputs, structure = pytree.tree_flatten((tuple(args), kwargs))
+        twin = model
+        if isinstance(model, nn.Module):
+            own = moved([p.detach() for p in model.parameters()], seed)
+            twin = copy.deepcopy(model).double()
+            for parameter, value in zip(twin.parameters(), own, strict=True):
+                parameter.data.copy_(value)
+        given = pytree.tree_unflatten(moved(inputs, seed), structure)
+        with _kept_state(model):
+            changed = _Run(twin, twin, *given).values()
+        by = [distance(c, t) for (_, c), (_, t) in zip(changed, truth, strict=True)]
+        values = [
+            replace(v, eager_error=max(v.eager_error, e)) for v, e in zip(values, by, strict=True)
+        ]
+    return tuple(values)
 
 
 def _sites(

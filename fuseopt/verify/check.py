@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,9 +22,9 @@ from fuseopt.ir import dims
 from fuseopt.ops.declare import OPS
 from fuseopt.runtime.cache import Store
 from fuseopt.runtime.call import Built, RegionKernel, stream_of
-from fuseopt.verify.compare import Verdict, judge
+from fuseopt.verify.compare import Verdict
 from fuseopt.verify.inputs import input_sets
-from fuseopt.verify.truth import run_reference, run_truth
+from fuseopt.verify.outputs import judge_outputs
 
 INTERPRETED_PROGRAMS = 4
 _BY_RUNNING = ("device", "interpreter")
@@ -114,20 +113,11 @@ def _check_once(
     sizes: dict[Any, int],
     size_inputs: Sequence[int],
 ) -> Verdict:
-    eager = run_reference(reference, [*inputs, *size_inputs])
-    truth = run_truth(reference, [*inputs, *size_inputs])
-    worst = Verdict(True)
+    def run() -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+        return _run(kernel, built, inputs, sizes)
+
     loose = any(_is_loose(n) for n in reference.graph.nodes)
-    results = zip(*_run(kernel, built, inputs, sizes), eager, truth, strict=True)
-    for number, (ours, written, original, exact) in enumerate(results):
-        if written is not None:
-            # What was not computed takes the original's values, and so is not judged.
-            ours = torch.where(written, ours, original)
-        verdict = judge(ours, original, exact, loose=loose)
-        if not verdict.passed:
-            return replace(verdict, detail=f"output {number}, {verdict.detail}")
-        worst = max(worst, verdict, key=lambda v: v.error)
-    return worst
+    return judge_outputs(run, reference, [*inputs, *size_inputs], loose=loose)
 
 
 def _run(

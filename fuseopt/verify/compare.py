@@ -10,6 +10,7 @@ bools must agree, except where the original itself differs from the exact result
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,12 +40,18 @@ class Verdict:
 
 
 def judge(
-    ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor, *, loose: bool = False
+    ours: torch.Tensor,
+    eager: torch.Tensor,
+    truth: torch.Tensor,
+    *,
+    loose: bool = False,
+    moved: Sequence[torch.Tensor] = (),
 ) -> Verdict:
     """Compare our result with the original's, both against the truth in float64.
 
-    All three have one shape. loose: NaN may stand for an infinity and an infinity for NaN. Raises
-    nothing: a wrong shape or dtype is a failed verdict.
+    All three have one shape. loose: NaN may stand for an infinity and an infinity for NaN. moved:
+    truths for inputs that differ in their last digits; rows without a digit in common with one of
+    these are noise too. Raises nothing: a wrong shape or dtype is a failed verdict.
     """
     if ours.shape != eager.shape or ours.dtype != eager.dtype:
         text = f"{ours.dtype}{tuple(ours.shape)} for {eager.dtype}{tuple(eager.shape)}"
@@ -53,7 +60,7 @@ def judge(
         return Verdict(True)
     if not ours.dtype.is_floating_point:
         return _judge_exact(ours, eager, truth)
-    return _judge_float(ours, eager, truth, loose=loose)
+    return _judge_float(ours, eager, truth, loose=loose, moved=moved)
 
 
 def _judge_exact(ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> Verdict:
@@ -72,7 +79,12 @@ def _judge_exact(ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -
 
 
 def _judge_float(
-    ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor, *, loose: bool
+    ours: torch.Tensor,
+    eager: torch.Tensor,
+    truth: torch.Tensor,
+    *,
+    loose: bool,
+    moved: Sequence[torch.Tensor],
 ) -> Verdict:
     limit = LIMITS[ours.dtype]
     rounded = truth.to(ours.dtype)
@@ -89,9 +101,13 @@ def _judge_float(
     our_error = _relative(ours, truth, scale, finite)
     eager_error = _relative(eager, truth, scale, finite)
     # Rows of noise are judged apart, so that the original's errors there excuse nothing elsewhere.
-    noise = (_over_rows(eager_error) > NOISE).expand_as(eager_error)
-    for part in (~noise, noise):
-        worst, worst_eager = _largest(our_error, part), _largest(eager_error, part)
+    noise_error = eager_error
+    for other in moved:
+        change = _relative(other, truth, scale, finite & other.isfinite())
+        noise_error = torch.maximum(noise_error, change)
+    noise = (_over_rows(noise_error) > NOISE).expand_as(eager_error)
+    for part, original in ((~noise, eager_error), (noise, noise_error)):
+        worst, worst_eager = _largest(our_error, part), _largest(original, part)
         if not within(worst, worst_eager, limit):
             detail = _worst(torch.where(part, our_error, 0.0), ours, eager, truth)
             return Verdict(False, worst, worst_eager, limit, detail)

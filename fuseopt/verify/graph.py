@@ -21,7 +21,8 @@ from fuseopt.errors import VerificationError
 from fuseopt.events import Log, Reason, RolledBack, Verified
 from fuseopt.graph.form import written_inputs
 from fuseopt.verify.compare import within
-from fuseopt.verify.truth import run_truth, widened
+from fuseopt.verify.outputs import MOVES
+from fuseopt.verify.truth import moved, run_truth, widened
 
 Run = Callable[[list[Any]], Sequence[Any]]
 RandomStates = list[tuple[Callable[[torch.Tensor], None], torch.Tensor]]
@@ -98,18 +99,20 @@ class FirstCallCheck:
         if error <= limit:
             return Verified(key, True, "first call", error, limit=limit)
         # Chaotic, or wrong: float64 tells.
-        truth = self._truth(inputs, before) if error < float("inf") else None
+        wide = [widened(i) for i in _unshared(inputs, self.graph)]
+        truth = self._truth(wide, before) if error < float("inf") else None
         if truth is not None:
             ours = [distance(a, t) for a, t in zip(results, truth, strict=True)]
             theirs = [distance(e, t) for e, t in zip(expected, truth, strict=True)]
-            if all(within(f, e, limit) for f, e in zip(ours, theirs, strict=True)):
+            if not _all_within(ours, theirs, limit):
+                theirs = self._least(theirs, truth, inputs, before)
+            if _all_within(ours, theirs, limit):
                 return Verified(key, True, "first call", ours[worst], theirs[worst], limit)
         text = f"output {worst} of graph {self.number} differs from the original's by {error:.2g}"
         return Verified(key, False, "first call", error, 0.0, limit, text)
 
     def _truth(self, inputs: list[Any], before: RandomStates) -> Sequence[Any] | None:
-        """Run the graph in float64, with the random numbers that the call drew."""
-        inputs = [widened(i) for i in inputs]
+        """Run the graph on inputs in float64, with the random numbers that the call drew."""
         after = _random_states(self.graph)
         try:
             _restore(before)
@@ -119,6 +122,24 @@ class FirstCallCheck:
             return None  # some op has no float64 form
         finally:
             _restore(after)
+
+    def _least(
+        self, errors: list[float], truth: Sequence[Any], inputs: list[Any], before: RandomStates
+    ) -> list[float]:
+        """The original's errors, or what the last digits of the inputs change where that is more.
+
+        A gradient that cancels, as that of a bias of keys, is made of nothing else.
+        """
+        for seed in range(MOVES):
+            changed = self._truth(moved(_unshared(inputs, self.graph), seed), before)
+            if changed is not None:
+                by = [distance(c, t) for c, t in zip(changed, truth, strict=True)]
+                errors = [max(pair) for pair in zip(errors, by, strict=True)]
+        return errors
+
+
+def _all_within(ours: list[float], theirs: list[float], limit: float) -> bool:
+    return all(within(f, e, limit) for f, e in zip(ours, theirs, strict=True))
 
 
 def distance(got: Any, want: Any) -> float:

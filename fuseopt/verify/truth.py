@@ -50,3 +50,16 @@ def widened(value: Any) -> Any:
     if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
         return type(value)(map(widened, value))
     return value
+
+
+def moved(inputs: Sequence[Any], seed: int) -> list[Any]:
+    """Return the inputs in float64, each number moved by at most one in its last digit."""
+    generator = torch.Generator().manual_seed(seed)
+    return [_moved(value, generator) for value in inputs]
+
+
+def _moved(value: Any, generator: torch.Generator) -> Any:
+    if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+        return value
+    drawn = torch.rand(value.shape, generator=generator, dtype=torch.float64).to(value.device)
+    return value.double() * (1 + torch.finfo(value.dtype).eps * (2 * drawn - 1))

@@ -14,8 +14,8 @@ import torch
 from torch import fx
 
 from fuseopt.runtime.call import RegionKernel
-from fuseopt.verify.compare import Verdict, judge
-from fuseopt.verify.truth import run_reference, run_truth
+from fuseopt.verify.compare import Verdict
+from fuseopt.verify.outputs import judge_outputs
 
 # By the id of a kernel: for each of its calls in order, the operations that it replaces, as a graph
 # of its arguments and as the nodes that they were.
@@ -95,17 +95,4 @@ class _Watching(fx.Interpreter):
 
 def _verdict(results: Any, reference: fx.GraphModule, args: Sequence[Any]) -> Verdict:
     ours = (results,) if isinstance(results, torch.Tensor) else results
-    eager, truth = run_reference(reference, args), run_truth(reference, args)
-    worst = Verdict(True)
-    for number, (mine, original, exact) in enumerate(zip(ours, eager, truth, strict=True)):
-        verdict = judge(mine, original, exact)
-        if not verdict.passed:
-            return Verdict(
-                False,
-                verdict.error,
-                verdict.eager_error,
-                verdict.limit,
-                f"output {number}, {verdict.detail}",
-            )
-        worst = max(worst, verdict, key=lambda v: v.error)
-    return worst
+    return judge_outputs(lambda: (ours, [None] * len(ours)), reference, args)

@@ -115,6 +115,22 @@ def test_rows_of_rounding_errors_are_held_to_their_order_of_magnitude():
     assert not judge(ours, eager, truth).passed
 
 
+def test_rows_that_the_last_digits_of_the_inputs_make_are_noise():
+    truth = TRUTH.clone()
+    truth[2] *= 1e-3
+    other = truth.clone()
+    other[2] = -truth[2]
+    ours = truth.clone()
+    ours[2] *= 3
+    assert not judge(ours, truth, truth).passed
+    assert judge(ours, truth, truth, moved=[truth, other]).passed
+    ours[2] *= NOISE_RATIO * 2
+    assert not judge(ours, truth, truth, moved=[truth, other]).passed
+    ours = truth.clone()
+    ours[3, 5] += 1e-6
+    assert not judge(ours, truth, truth, moved=[truth, other]).passed
+
+
 def test_a_row_of_noise_excuses_no_error_elsewhere():
     ours, eager, truth = noise()
     ours[5, 1] += 1e-3 * peak(5)
