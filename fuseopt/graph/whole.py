@@ -11,7 +11,7 @@ results, and found again in any graph that has all of these.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ def remember(node: fx.Node, results: Mapping[int | None, fx.Node]) -> None:
 def make_whole(gm: fx.GraphModule, may_change: Callable[[fx.Node], bool]) -> int:
     """Let composites run in place of their pieces, and return how many do.
 
-    may_change: whether a node may be replaced; a composite is made whole where all its results may.
+    may_change: whether a node may be replaced; a composite is made whole where all its pieces may.
     """
     order = {node: place for place, node in enumerate(gm.graph.nodes)}
     operands = {n.meta[_OPERAND]: n for n in reversed(order) if _OPERAND in n.meta}
@@ -66,13 +66,25 @@ def make_whole(gm: fx.GraphModule, may_change: Callable[[fx.Node], bool]) -> int
         first = min(results.values(), key=order.__getitem__)
         needed = _operands_in((whole.args, dict(whole.kwargs)))
         known = all(o in operands and order[operands[o]] < order[first] for o in needed)
-        if known and all(map(may_change, results.values())):
+        if known and all(map(may_change, _pieces(results.values()))):
             _put_back(gm.graph, whole, results, first, operands)
             count += 1
     if count:
         gm.graph.eliminate_dead_code()
         gm.recompile()
     return count
+
+
+def _pieces(results: Iterable[fx.Node]) -> Iterator[fx.Node]:
+    """Yield the nodes that results are computed by from operands, of this composite or another."""
+    stack = list(results)
+    seen: set[fx.Node] = set()
+    while stack:
+        node = stack.pop()
+        if node not in seen and node.op == "call_function":
+            seen.add(node)
+            yield node
+            stack.extend(n for n in node.all_input_nodes if _OPERAND not in n.meta)
 
 
 def _put_back(

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import fuseopt
 from fuseopt import compiler
-from fuseopt.events import RegionFused, RolledBack
+from fuseopt.events import FellBack, RegionFused, RolledBack
 from fuseopt.graph import whole
 from fuseopt.runtime import build
 
@@ -122,3 +122,15 @@ def test_only_what_may_change_is_made_whole():
     assert whole.make_whole(gm, lambda _: True) == 1
     assert (low.target, high.target) == (operator.getitem, operator.getitem)
     assert gm(values) == (values.min(), values.max())
+
+
+def test_a_result_that_is_a_view_of_what_a_kernel_gives_stays_in_pieces(ran):
+    """A group norm's is: its pieces have one more dimension."""
+    optimized = fuseopt.optimize(lambda x: F.group_norm(x, 3))
+    x = torch.randn(4, 6, requires_grad=True)
+
+    optimized(x).sum().backward()
+
+    assert not optimized.log.of(FellBack)
+    assert len(optimized.log.of(RegionFused)) == 2
+    assert not any("group_norm" in op for graph in ran for op in graph)
