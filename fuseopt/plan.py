@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from fuseopt.config import Config
 from fuseopt.events import Log, NotFused
 from fuseopt.fuse.claim import Claim, claim
 from fuseopt.fuse.classify import Role, Verdict, classify, is_widening
+from fuseopt.fuse.copies import bytes_moved, copy_cheap_values
 from fuseopt.fuse.grow import Group, Growth, grow
 from fuseopt.fuse.select import Chosen, explain_rest, select
 from fuseopt.graph.decompose import split_losses
@@ -119,7 +120,7 @@ def plan_graph(
         replaced = tuple(filter(accept, map(_replaced, claims.replaced)))
         for one in replaced:
             verdicts.update(dict.fromkeys(one.claim.dead, Verdict(Role.OPAQUE)))
-        growth = grow(gm.graph, verdicts, lowerings.lower_region, claims.seeds)
+        growth = _grown(gm, verdicts, lowerings, claims.seeds)
         chosen, left = select(growth)
     with log.timed("match", number):
         names = Names(registry, lowerings.inline)
@@ -130,6 +131,26 @@ def plan_graph(
         rest = [*claims.declined, *_declined(number, chosen, names, claiming)]
         rest += explain_rest(number, verdicts, left, lambda g: _nearest(g, growth, names))
     return Plan(sites, replaced, tuple(rest))
+
+
+def _grown(
+    gm: fx.GraphModule,
+    verdicts: dict[fx.Node, Verdict],
+    lowerings: Lowerings,
+    seeds: Iterable[frozenset[fx.Node]],
+) -> Growth:
+    """Grow regions, and once more with copies of cheap values where that moves less memory."""
+    seeds = tuple(seeds)
+    growth = grow(gm.graph, verdicts, lowerings.lower_region, seeds)
+    copied = copy_cheap_values(gm.graph, growth, verdicts)
+    if copied is None:
+        return growth
+    again = grow(gm.graph, verdicts, lowerings.lower_region, seeds)
+    if bytes_moved(again) < bytes_moved(growth):
+        gm.recompile()
+        return again
+    copied.undo()
+    return growth
 
 
 def _replaced(claim: Claim) -> Replaced:

@@ -224,9 +224,10 @@ class _Growing:
                     readers.setdefault(source, {})[id(group)] = group
         for groups in readers.values():
             found = list(groups.values())
-            near = itertools.pairwise(found)
-            if len(found) <= FEW_READERS:
-                near = itertools.combinations(found, 2)
+            every_two = len(found) <= FEW_READERS
+            near: Iterable[tuple[Group, Group]] = (
+                itertools.combinations(found, 2) if every_two else itertools.pairwise(found)
+            )
             for first, second in near:
                 if self._points(first) == self._points(second):
                     yield first, second
@@ -313,10 +314,11 @@ class _Growing:
     def _leads(self, start: set[fx.Node], end: set[fx.Node]) -> bool:
         """Whether a path leads from some nodes through others to some nodes; groups are whole.
 
-        A path through views alone is none: the region computes their indices itself.
+        A path through views alone is none: the region computes their indices itself. Nor is one
+        from a widening conversion to a fusable node, which reads what the conversion reads.
         """
         last = self.reach.beyond(max(self.order[n] for n in end))
-        stack = [(user, True) for node in start for user in node.users if user not in start]
+        stack = [(user, True) for user in self._dependents(start) if user not in start]
         seen: set[tuple[fx.Node, bool]] = set()
         while stack:
             node, views_only = stack.pop()
@@ -330,8 +332,14 @@ class _Growing:
             views_only = views_only and self._free(node)
             group = self.group_of.get(node)
             nodes = [node] if group is None else group.nodes
-            stack.extend((user, views_only) for n in nodes for user in n.users)
+            stack.extend((user, views_only) for user in self._dependents(nodes))
         return False
+
+    def _dependents(self, nodes: Iterable[fx.Node]) -> Iterator[fx.Node]:
+        """Users that wait for nodes to be computed."""
+        for node in nodes:
+            widening = is_widening(node)
+            yield from (u for u in node.users if not (widening and self._fusable(u)))
 
 
 class _Reach:
