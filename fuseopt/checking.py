@@ -174,7 +174,7 @@ def _excused(
             twin = copy.deepcopy(model).double()
             for parameter, value in zip(twin.parameters(), own, strict=True):
                 parameter.data.copy_(value)
-        given = pytree.tree_unflatten(moved(inputs, seed), structure)
+        given = pytree.tree_unflatten(map(widened, moved(inputs, seed)), structure)
         with _kept_state(model):
             changed = _Run(twin, twin, *given).values()
         by = [distance(c, t) for (_, c), (_, t) in zip(changed, truth, strict=True)]

@@ -45,13 +45,14 @@ def judge(
     truth: torch.Tensor,
     *,
     loose: bool = False,
-    moved: Sequence[torch.Tensor] = (),
+    again: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
 ) -> Verdict:
     """Compare our result with the original's, both against the truth in float64.
 
-    All three have one shape. loose: NaN may stand for an infinity and an infinity for NaN. moved:
-    truths for inputs that differ in their last digits; rows without a digit in common with one of
-    these are noise too. Raises nothing: a wrong shape or dtype is a failed verdict.
+    All three have one shape. loose: NaN may stand for an infinity and an infinity for NaN. again:
+    the original's results and truths for inputs that differ in their last digits; their errors
+    count as the original's, and rows whose truth has no digit in common with theirs are noise.
+    Raises nothing: a wrong shape or dtype is a failed verdict.
     """
     if ours.shape != eager.shape or ours.dtype != eager.dtype:
         text = f"{ours.dtype}{tuple(ours.shape)} for {eager.dtype}{tuple(eager.shape)}"
@@ -60,7 +61,7 @@ def judge(
         return Verdict(True)
     if not ours.dtype.is_floating_point:
         return _judge_exact(ours, eager, truth)
-    return _judge_float(ours, eager, truth, loose=loose, moved=moved)
+    return _judge_float(ours, eager, truth, loose=loose, again=again)
 
 
 def _judge_exact(ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> Verdict:
@@ -84,7 +85,7 @@ def _judge_float(
     truth: torch.Tensor,
     *,
     loose: bool,
-    moved: Sequence[torch.Tensor],
+    again: Sequence[tuple[torch.Tensor, torch.Tensor]],
 ) -> Verdict:
     limit = LIMITS[ours.dtype]
     rounded = truth.to(ours.dtype)
@@ -102,12 +103,14 @@ def _judge_float(
     eager_error = _relative(eager, truth, scale, finite)
     # Rows of noise are judged apart, so that the original's errors there excuse nothing elsewhere.
     noise_error = eager_error
-    for other in moved:
-        change = _relative(other, truth, scale, finite & other.isfinite())
-        noise_error = torch.maximum(noise_error, change)
+    for original, exact in again:
+        known = finite & original.isfinite() & exact.isfinite()
+        eager_error = torch.maximum(eager_error, _relative(original, exact, scale, known))
+        change = _relative(exact, truth, scale, known)
+        noise_error = torch.maximum(noise_error, torch.maximum(eager_error, change))
     noise = (_over_rows(noise_error) > NOISE).expand_as(eager_error)
-    for part, original in ((~noise, eager_error), (noise, noise_error)):
-        worst, worst_eager = _largest(our_error, part), _largest(original, part)
+    for part, allowed in ((~noise, eager_error), (noise, noise_error)):
+        worst, worst_eager = _largest(our_error, part), _largest(allowed, part)
         if not within(worst, worst_eager, limit):
             detail = _worst(torch.where(part, our_error, 0.0), ours, eager, truth)
             return Verdict(False, worst, worst_eager, limit, detail)

@@ -131,7 +131,8 @@ class FirstCallCheck:
         A gradient that cancels, as that of a bias of keys, is made of nothing else.
         """
         for seed in range(MOVES):
-            changed = self._truth(moved(_unshared(inputs, self.graph), seed), before)
+            given = moved(_unshared(inputs, self.graph), seed)
+            changed = self._truth([widened(i) for i in given], before)
             if changed is not None:
                 by = [distance(c, t) for c, t in zip(changed, truth, strict=True)]
                 errors = [max(pair) for pair in zip(errors, by, strict=True)]

@@ -1,9 +1,10 @@
 """Judging all results of a kernel next to those of the operations it replaces.
 
-A result that cancels to rounding errors says nothing by itself: sums of the same numbers in two
-orders give two such results, and float64, which is its own truth, shows no error of the original at
-all. Only where a result fails, the original is run in float64 on inputs moved by their last digits
-too: what changes by that is an error that the result has whatever computes it.
+One run shows one sample of the original's errors, and of a result that cancels to rounding errors
+not even that: sums of the same numbers in two orders give two such results, and float64 is its own
+truth. Where a result fails, the original runs again on inputs moved by their last digits. Its
+errors there are its own too, and what the truth changes by is an error that the result has whatever
+computes it.
 """
 
 from __future__ import annotations
@@ -43,15 +44,18 @@ def judge_outputs(
         mine = ours if written is None else torch.where(written, ours, original)
         verdict = judge(mine, original, exact, loose=loose)
         if not verdict.passed and mine.is_floating_point() and mine.shape == exact.shape:
-            changed = [results[number] for results in moved_truths(reference, inputs)]
-            verdict = judge(mine, original, exact, loose=loose, moved=changed)
+            again = [(e[number], t[number]) for e, t in _runs_again(reference, inputs)]
+            verdict = judge(mine, original, exact, loose=loose, again=again)
         if not verdict.passed:
             return replace(verdict, detail=f"output {number}, {verdict.detail}")
         worst = max(worst, verdict, key=lambda v: v.error)
     return worst
 
 
-def moved_truths(reference: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[Outputs]:
-    """Yield what a graph gives in float64 for inputs moved by their last digits."""
+def _runs_again(
+    reference: fx.GraphModule, inputs: Sequence[Any]
+) -> Iterator[tuple[Outputs, Outputs]]:
+    """Yield what a graph gives, and the truth, for inputs moved by their last digits."""
     for seed in range(MOVES):
-        yield run_truth(reference, moved(inputs, seed))
+        given = moved(inputs, seed)
+        yield run_reference(reference, given), run_truth(reference, given)

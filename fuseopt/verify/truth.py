@@ -53,7 +53,7 @@ def widened(value: Any) -> Any:
 
 
 def moved(inputs: Sequence[Any], seed: int) -> list[Any]:
-    """Return the inputs in float64, each number moved by at most one in its last digit."""
+    """Return the inputs with each number moved by about one in its last digit, or not at all."""
     generator = torch.Generator().manual_seed(seed)
     return [_moved(value, generator) for value in inputs]
 
@@ -62,4 +62,5 @@ def _moved(value: Any, generator: torch.Generator) -> Any:
     if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
         return value
     drawn = torch.rand(value.shape, generator=generator, dtype=torch.float64).to(value.device)
-    return value.double() * (1 + torch.finfo(value.dtype).eps * (2 * drawn - 1))
+    changed = value.double() * (1 + torch.finfo(value.dtype).eps * (2 * drawn - 1))
+    return changed.to(value.dtype)

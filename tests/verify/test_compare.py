@@ -123,12 +123,21 @@ def test_rows_that_the_last_digits_of_the_inputs_make_are_noise():
     ours = truth.clone()
     ours[2] *= 3
     assert not judge(ours, truth, truth).passed
-    assert judge(ours, truth, truth, moved=[truth, other]).passed
+    assert judge(ours, truth, truth, again=[(truth, truth), (other, other)]).passed
     ours[2] *= NOISE_RATIO * 2
-    assert not judge(ours, truth, truth, moved=[truth, other]).passed
+    assert not judge(ours, truth, truth, again=[(truth, truth), (other, other)]).passed
     ours = truth.clone()
     ours[3, 5] += 1e-6
-    assert not judge(ours, truth, truth, moved=[truth, other]).passed
+    assert not judge(ours, truth, truth, again=[(truth, truth), (other, other)]).passed
+
+
+def test_the_errors_of_the_original_at_other_inputs_are_its_own():
+    ours, eager, truth = exact()
+    ours[3, 5] += 2e-5
+    worse = eager.clone()
+    worse[0, 0] += 1.2e-5
+    assert not judge(ours, eager, truth, again=[(eager, truth)]).passed
+    assert judge(ours, eager, truth, again=[(eager, truth), (worse, truth)]).passed
 
 
 def test_a_row_of_noise_excuses_no_error_elsewhere():
