@@ -62,6 +62,7 @@ def draw_inputs(
     the CPU, where only part of a kernel is run, a table has at most `TABLE_ROWS` rows.
     """
     known = dict(sizes)
+    read = {load.param for load in kernel.loads()}
     limits = {number: dims.hint(n, known) for number, n in index_limits(kernel).items()}
     tables = _tables(kernel) if device.type == "cpu" else frozenset()
     longest = TABLE_ROWS if tables else max(limits.values(), default=8)
@@ -70,7 +71,9 @@ def draw_inputs(
         for number, param in enumerate(kernel.inputs):
             if number in tables:
                 param = replace(param, shape=(TABLE_ROWS, *param.shape[1:]))
-            below = min(limits[number], high) if number in limits else 8
+            # What no load reads is an index into a table of one row.
+            unlimited = 8 if number in read else 1
+            below = min(limits[number], high) if number in limits else unlimited
             least = min(low, below - 1) if number in limits else 0
             found.append(draw(param, device, sizes, generator, below, least))
         if _are_inside(kernel, found, known, longest):

@@ -81,3 +81,11 @@ def test_what_is_empty_is_left_out_of_a_concatenation(monkeypatch, tmp_path):
         "aten.cat.default",
         "aten.mul.Tensor",
     ]
+
+
+@pytest.mark.parametrize("places", [[0, 0, 0], [0]], ids=str)
+def test_an_index_into_a_table_of_one_row_is_zero(places):
+    """The kernel does not read it; the operations that it replaces do."""
+    inputs = drawn(lambda t, p: torch.tanh(t)[p] + 1, TABLE[:1], torch.tensor(places))
+
+    assert not next(t for t in inputs if t.dtype == torch.int64).any()
