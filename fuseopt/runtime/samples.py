@@ -76,7 +76,7 @@ def draw_inputs(
             below = min(limits[number], high) if number in limits else unlimited
             least = min(low, below - 1) if number in limits else 0
             found.append(draw(param, device, sizes, generator, below, least))
-        if _are_inside(kernel, found, known, longest):
+        if _are_inside(kernel, found, known, cut=bool(tables)):
             return found
     raise KernelError("no indices were found with which the kernel stays inside its tables")
 
@@ -90,9 +90,9 @@ def _ranges(high: int) -> Iterator[tuple[int, int]]:
 
 
 def _are_inside(
-    kernel: LoopKernel, inputs: Sequence[torch.Tensor], sizes: dict[Any, int], longest: int
+    kernel: LoopKernel, inputs: Sequence[torch.Tensor], sizes: dict[Any, int], *, cut: bool
 ) -> bool:
-    """Whether the indices that a kernel computes from its inputs lie inside their tables."""
+    """Whether indices that a kernel computes lie inside their tables, which may be cut short."""
     computed = [a for a in _all_indirect(kernel) if not _is_read(a.value)]
     if not computed:
         return True
@@ -100,7 +100,9 @@ def _are_inside(
     read = {v.param for v in walk(values) if isinstance(v, Load)}
     held = [_on_cpu(t) if number in read else t for number, t in enumerate(inputs)]
     found = evaluate_values(kernel, held, values, sizes)
-    extents = [min(dims.hint(a.extent, sizes), longest) for a in computed]
+    extents = [dims.hint(a.extent, sizes) for a in computed]
+    if cut:
+        extents = [min(n, TABLE_ROWS) for n in extents]
     pairs = zip(found, extents, strict=True)
     return all(bool(((places >= 0) & (places < extent)).all()) for places, extent in pairs)
 

@@ -83,6 +83,16 @@ def test_what_is_empty_is_left_out_of_a_concatenation(monkeypatch, tmp_path):
     ]
 
 
+def test_indices_that_depend_on_no_input_are_inside():
+    """Positions of a sequence, counted in the kernel."""
+
+    def positions(table):
+        return torch.embedding(table, torch.arange(9).abs()) * 2
+
+    (table,) = drawn(positions, TABLE)
+    assert table.shape == TABLE.shape
+
+
 @pytest.mark.parametrize("places", [[0, 0, 0], [0]], ids=str)
 def test_an_index_into_a_table_of_one_row_is_zero(places):
     """The kernel does not read it; the operations that it replaces do."""
