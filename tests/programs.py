@@ -15,20 +15,17 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
+from operations import DIFFERENTIABLE, EVERY, FLOATS, INTEGERS, Draw, Operation
 from regions import random
 
-FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 SIZES = (1, 2, 3, 4, 5, 8, 17, 33)
 MOST_ELEMENTS = 3000
 NAMES = {"torch": torch, "F": F}
 
-Draw = Callable[[st.SearchStrategy[Any]], Any]
 counter = iter(range(10**9))
 
 
@@ -101,215 +98,21 @@ def add_inputs(draw: Draw, program: Program) -> None:
     program.values.update(program.inputs)
 
 
-# ------------------------------------------------------------------------------------ operations
-
-
-UNARY = (
-    "torch.tanh({})",
-    "torch.sigmoid({})",
-    "F.silu({})",
-    "F.gelu({})",
-    "F.gelu({}, approximate='tanh')",
-    "F.relu({})",
-    "torch.sin({})",
-    "torch.erf({})",
-    "torch.exp(-torch.abs({}))",
-    "torch.sqrt(torch.abs({}) + 1)",
-    "torch.rsqrt({} ** 2 + 1)",
-    "torch.log1p(torch.abs({}))",
-    "F.softplus({})",
-    "F.elu({})",
-    "F.hardswish({})",
-    "F.leaky_relu({}, 0.2)",
-    "{}.clamp(-1.5, 0.75)",
-    "-{}",
-    "{} * 0.5",
-    "{} + 1",
-    "2 - {}",
-    "{} / 3",
-    "{}.clone()",
-)
-BINARY = (
-    "{} + {}",
-    "{} - {}",
-    "{} * {}",
-    "torch.maximum({0}, {1}.to({0}.dtype))",
-    "torch.minimum({0}, {1}.to({0}.dtype))",
-    "{} / ({}.abs() + 1)",
-    "torch.add({}, {}, alpha=2)",
-    "torch.lerp({0}, {1}.to({0}.dtype), 0.25)",
-)
-WHOLE = (
-    "{} + {}",
-    "{} - {}",
-    "{} * {}",
-    "{0} & {1}",
-    "{0} ^ {1}",
-    "torch.maximum({0}, {1})",
-    "{0} % 7",
-    "{0} // 3",
-    "{0} >> 1",
-    "{0} * 2 + {1}",
-)
-STEPS = (
-    "{} > 0.25",
-    "torch.round({})",
-    "torch.floor({})",
-    "{} == {}",
-    "torch.sign({})",
-    "{}.isnan()",
-)
-CASTS = ("float32", "bfloat16", "float16", "float64")
-
-
-def unary(draw: Draw, p: Program) -> str | None:
-    x = p.of(draw, *FLOATS)
-    return x and draw(st.sampled_from(UNARY)).format(x)
-
-
-def binary(draw: Draw, p: Program) -> str | None:
-    x, y = p.of(draw, *FLOATS), p.of(draw, *FLOATS, *INTEGERS)
-    return x and draw(st.sampled_from(BINARY)).format(x, y)
-
-
-def whole(draw: Draw, p: Program) -> str | None:
-    x, y = p.of(draw, *INTEGERS), p.of(draw, *INTEGERS)
-    return x and draw(st.sampled_from(WHOLE)).format(x, y)
-
-
-def step(draw: Draw, p: Program) -> str | None:
-    x, y = (p.of(draw, *FLOATS, *INTEGERS, inputs=True) for _ in range(2))
-    return draw(st.sampled_from(STEPS)).format(x, y)
-
-
-def cast(draw: Draw, p: Program) -> str | None:
-    x = p.of(draw, *FLOATS, *INTEGERS, torch.bool)
-    return f"{x}.to(torch.{draw(st.sampled_from(CASTS))})"
-
-
-def choose(draw: Draw, p: Program) -> str | None:
-    condition, x, y = p.of(draw, torch.bool), p.of(draw, *FLOATS), p.of(draw, *FLOATS)
-    form = draw(st.sampled_from(("torch.where({0}, {1}, {2})", "{1}.masked_fill({0}, -1e4)")))
-    return condition and x and form.format(condition, x, y)
-
-
-def reduction(draw: Draw, p: Program) -> str | None:
-    x = p.of(draw, *FLOATS)
-    if not x or not p.values[x].dim():
-        return None
-    dim = draw(st.integers(-1, p.values[x].dim() - 1))
-    keep = draw(st.booleans())
-    form = draw(
-        st.sampled_from(
-            (
-                "{x}.sum({dim}, keepdim={keep})",
-                "{x}.mean({dim}, keepdim={keep})",
-                "{x}.amax({dim}, keepdim={keep})",
-                "{x}.amin({dim}, keepdim={keep})",
-                "torch.logsumexp({x}, {dim}, keepdim={keep})",
-                "F.softmax({x}, {dim})",
-                "F.softmax({x}, {dim})",
-                "F.log_softmax({x}, {dim})",
-                "{x} - {x}.mean({dim}, keepdim=True)",
-                "{x} / ({x}.norm(dim={dim}, keepdim=True) + 1)",
-                "{x}.sum()",
-            )
-        )
-    )
-    return form.format(x=x, dim=dim, keep=keep)
-
-
-def norm(draw: Draw, p: Program) -> str | None:
-    x = p.of(draw, *FLOATS)
-    if not x or not p.values[x].dim():
-        return None
-    form = draw(
-        st.sampled_from(("F.layer_norm({x}, {x}.shape[-1:])", "F.rms_norm({x}, {x}.shape[-1:])"))
-    )
-    return form.format(x=x)
-
-
-def view(draw: Draw, p: Program) -> str | None:
-    x = p.of(draw, *FLOATS, *INTEGERS, torch.bool)
-    if not x or not p.values[x].dim():
-        return None
-    value = p.values[x]
-    dim = draw(st.integers(0, value.dim() - 1))
-    size = value.shape[dim]
-    half = max(size // 2, 1)
-    return draw(
-        st.sampled_from(
-            (
-                f"{x}.flatten()",
-                f"{x}.transpose({dim}, -1)",
-                f"{x}.unsqueeze({dim})",
-                f"{x}.squeeze()",
-                f"{x}.flip({dim})",
-                f"{x}.narrow({dim}, {size - half}, {half})",
-                f"{x}.select({dim}, {size - 1})",
-                f"{x}.reshape(-1, {size})",
-                f"{x}.reshape({size}, -1)",
-                f"{x}.view({', '.join(map(str, factored(value.shape)))})",
-                f"{x}[..., ::2]",
-                f"{x}.expand(2, *{x}.shape)",
-                f"{x}.chunk(2, {dim})[-1]",
-                f"{x}.roll(1, {dim})",
-                f"{x}.repeat(2, *[1] * ({x}.dim() - 1))",
-            )
-        )
-    )
-
-
-def factored(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape with each even size split in two."""
-    return tuple(part for n in shape for part in ((2, n // 2) if n % 2 == 0 else (n,)))
-
-
-def joined(draw: Draw, p: Program) -> str | None:
-    x, y = p.of(draw, *FLOATS), p.of(draw, *FLOATS)
-    if not x or not p.values[x].dim():
-        return None
-    dim = draw(st.integers(0, p.values[x].dim() - 1))
-    form = draw(st.sampled_from(("torch.cat(({}, {}), {})", "torch.stack(({}, {}), {})")))
-    return form.format(x, y, dim)
-
-
-def indexed(draw: Draw, p: Program) -> str | None:
-    x = p.of(draw, *FLOATS)
-    if not x or not p.values[x].dim():
-        return None
-    places = draw(st.lists(st.integers(0, p.values[x].shape[0] - 1), min_size=1, max_size=5))
-    return f"{x}[torch.tensor({places})]"
-
-
-OPERATIONS = (
-    *(unary,) * 5,
-    *(binary,) * 4,
-    *(view,) * 4,
-    *(reduction,) * 4,
-    norm,
-    joined,
-    joined,
-    cast,
-    cast,
-    choose,
-    step,
-    whole,
-    whole,
-    indexed,
-)
-
-
 @st.composite
-def programs(draw: Draw) -> Program:
-    """A program of up to ten operations, with one to three results."""
+def programs(draw: Draw, operations: tuple[Operation, ...] = EVERY) -> Program:
+    """A program of up to ten operations, with one to four results."""
     program = Program()
     add_inputs(draw, program)
     for _ in range(draw(st.integers(2, 10))):
-        expression = draw(st.sampled_from(OPERATIONS))(draw, program)
+        expression = draw(st.sampled_from(operations))(draw, program)
         if expression:
             program.add(expression)
     made = [n for n in program.values if n not in program.inputs]
-    results = [n for n in made[:-1] if draw(st.integers(0, 3)) == 0][:2]
+    results = [n for n in made[:-1] if draw(st.integers(0, 3)) == 0][:3]
     program.outputs = (*made[-1:], *results)
     return program
+
+
+def differentiable_programs() -> st.SearchStrategy[Program]:
+    """Programs whose gradients, like their results, differ little where their inputs do."""
+    return programs(DIFFERENTIABLE)
