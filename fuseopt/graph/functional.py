@@ -34,6 +34,9 @@ _REGIONS = frozenset(
         "_exit_autocast",
         "_enter_inference_mode",
         "_exit_inference_mode",
+        "_vmap_increment_nesting",
+        "_grad_increment_nesting",
+        "_jvp_increment_nesting",
         "requires_grad_",
         "retain_grad",
     }

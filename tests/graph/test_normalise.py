@@ -148,6 +148,19 @@ def test_control_flow_operators_are_left_to_aot_autograd():
     assert torch.equal(out, X.abs() + 1)
 
 
+@pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad], ids=["vmap", "grad"])
+def test_transformed_functions_are_left_to_aot_autograd(transform):
+    """Tracing one before dispatch fails half way, and would leave its level of vmap behind."""
+
+    def transformed(x):
+        return transform(lambda row: torch.tanh(row).sum())(x)
+
+    backend, out = normal_form(transformed, X)
+    torch.testing.assert_close(out, transformed(X))
+    assert torch._C._functorch.get_interpreter_stack() is None
+    assert backend.levels == ["inference"]
+
+
 # ------------------------------------------------------------------------- inputs
 
 
