@@ -11,7 +11,7 @@ Views and constants belong to no group: each region that needs one computes its 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch import fx
@@ -333,12 +333,14 @@ class _Growing:
             group = self.group_of.get(node)
             nodes = [node] if group is None else group.nodes
             stack.extend((user, views_only) for user in self._dependents(nodes))
+            if is_widening(node):  # reached from what it reads, which its readers read too
+                stack.extend((user, views_only) for user in node.users)
         return False
 
-    def _dependents(self, nodes: Iterable[fx.Node]) -> Iterator[fx.Node]:
+    def _dependents(self, nodes: Collection[fx.Node]) -> Iterator[fx.Node]:
         """Users that wait for nodes to be computed."""
         for node in nodes:
-            widening = is_widening(node)
+            widening = is_widening(node) and not any(s in nodes for s in self.sources.get(node, ()))
             yield from (u for u in node.users if not (widening and self._fusable(u)))
 
 

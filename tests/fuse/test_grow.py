@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from plans import planned
 from regions import random
 
-from fuseopt.events import Reason
+import fuseopt
+from fuseopt.events import FellBack, Reason
 from fuseopt.fuse.grow import MOST_NODES, MOST_TENSORS
 from fuseopt.graph.splice import Call, splice
 
@@ -276,3 +277,20 @@ def test_a_conversion_before_two_products_is_no_kernel_of_its_own():
     found = planned(function, HALF, M)
 
     assert found.sites == ()
+
+
+@pytest.mark.parametrize("name", ["Gemma2", "Llama", "Qwen3"])
+def test_training_graphs_of_models_have_no_circle_of_kernels(name):
+    """Norms of 16-bit sums: conversions to float32 stand between groups in every direction."""
+    transformers = pytest.importorskip("transformers")
+    small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 50}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    config = getattr(transformers, f"{name}Config")(**small, **heads)
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).to(torch.bfloat16).eval()
+
+    optimized = fuseopt.optimize(model)
+    optimized(input_ids=torch.arange(40).view(2, 20), use_cache=False)
+
+    assert {e.code for e in optimized.log.of(FellBack)} == {Reason.NO_DEVICE}
+    assert optimized.report.totals.launches_after * 2 < optimized.report.totals.launches_before
