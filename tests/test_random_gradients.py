@@ -29,16 +29,24 @@ def interpreted(tmp_path_factory):
         yield
 
 
-def step(function: Callable[..., Tensors], args: Sequence[torch.Tensor]) -> Tensors:
-    """The results of a program, then the gradients of its inputs, for drawn ones of the results."""
+def drawn_for(results: Tensors) -> Tensors:
+    """A gradient for each result of a program."""
+    return tuple(random(*r.shape, dtype=r.dtype, seed=50 + n) for n, r in enumerate(results))
+
+
+def step(
+    function: Callable[..., Tensors], args: Sequence[torch.Tensor], drawn: Sequence[torch.Tensor]
+) -> Tensors:
+    """The results of a program, then the gradients of its inputs, for given ones of the results."""
     leaves = [a.detach().clone().requires_grad_(a.is_floating_point()) for a in args]
     results = function(*leaves)
-    rooted = [r for r in results if r.requires_grad]
+    rooted = [(r, g) for r, g in zip(results, drawn, strict=True) if r.requires_grad]
     if not rooted:
         return tuple(results)
-    drawn = [random(*r.shape, dtype=r.dtype, seed=50 + n) for n, r in enumerate(rooted)]
     wanted = [a for a in leaves if a.requires_grad]
-    gradients = torch.autograd.grad(rooted, wanted, drawn, allow_unused=True)
+    gradients = torch.autograd.grad(
+        [r for r, _ in rooted], wanted, [g for _, g in rooted], allow_unused=True
+    )
     return (*(r.detach() for r in results), *(g for g in gradients if g is not None))
 
 
@@ -50,9 +58,11 @@ def test_gradients_of_an_optimised_program_are_those_of_the_original(program: Pr
     function = program.function()
     optimized = fuseopt.optimize(function)
 
-    ours = step(optimized, program.args)
+    drawn = drawn_for(function(*program.args))
 
-    graph = make_fx(lambda *args: step(function, args))(*program.args)
+    ours = step(optimized, program.args, drawn)
+
+    graph = make_fx(lambda *args: step(function, args, drawn))(*program.args)
     note("\n".join(map(str, optimized.log.of(RolledBack))))
     assert not optimized.log.of(RolledBack)
     assert not optimized.log.of(FellBack)
