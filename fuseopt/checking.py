@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -263,22 +264,18 @@ def _drawn(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     ]
 
 
-class _kept_state:  # noqa: N801 - a context manager, named like one
-    """Puts buffers and random states back when a run is over."""
-
-    def __init__(self, model: Any) -> None:
-        self.buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
-
-    def __enter__(self) -> None:
-        self.kept = [b.clone() for b in self.buffers]
-        self.fork = torch.random.fork_rng()
-        self.fork.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self.fork.__exit__(*error)
+@contextmanager
+def _kept_state(model: Any) -> Iterator[None]:
+    """Put buffers and random states back when a run is over."""
+    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+    kept = [b.clone() for b in buffers]
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
         with torch.no_grad():
-            for buffer, kept in zip(self.buffers, self.kept, strict=True):
-                buffer.copy_(kept)
+            for buffer, before in zip(buffers, kept, strict=True):
+                buffer.copy_(before)
 
 
 def _refuse_dropout(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -97,7 +97,7 @@ def _step(
         (Input("input"), Input("input")),
     )
     config = replace(config, rules=())
-    sites = plan_graph(graph, builder.device, config, log).sites
+    sites = plan_graph(graph, builder.device, config, log, entries=builder.store).sites
     kernels = build_sites(sites, builder, number, log)
     if config.verify:
         kernels = verify_sites(sites, kernels, number, config, log)

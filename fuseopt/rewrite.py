@@ -25,7 +25,7 @@ from fuseopt.graph.head import (
     name_of_op,
     shape_of,
 )
-from fuseopt.graph.locate import node_info
+from fuseopt.graph.locate import node_info, tensor_text, value_text
 from fuseopt.match.registry import registry_with
 from fuseopt.match.rules import name_of
 from fuseopt.ops.linear_loss import HeadLoss
@@ -272,13 +272,11 @@ def _bytes(node: Any) -> int:
 def _info(node: fx.Node) -> NodeInfo:
     value = example(node)
     info = replace(node_info(node), op=name_of_op(node) or node.op)
-    if value is None:
-        return info
-    dtype = str(value.dtype).removeprefix("torch.")
-    return replace(info, shape=tuple(map(str, value.shape)), dtype=dtype)
+    shape, dtype = value_text(value)
+    return replace(info, shape=shape, dtype=dtype)
 
 
 def _text(node: fx.Node) -> str:
     value = example(node)
     assert value is not None
-    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return tensor_text(value)

@@ -16,7 +16,7 @@ from fuseopt.events import Log, NotFused, Reason, RegionFused, RolledBack, Verif
 from fuseopt.fuse.claim import Claim
 from fuseopt.fuse.cost import bytes_alone, bytes_fused
 from fuseopt.fuse.cost import hint_of as size_hint
-from fuseopt.graph.locate import node_info
+from fuseopt.graph.locate import node_info, tensor_text
 from fuseopt.graph.splice import Call
 from fuseopt.graph.symbols import hint_of
 from fuseopt.ir.kernel import TensorParam
@@ -285,6 +285,4 @@ def distinct(sites: Sequence[Site]) -> list[Site]:
 
 
 def _tensor_text(node: fx.Node) -> str:
-    value: Any = node.meta["val"]
-    shape = ", ".join(map(str, value.shape))
-    return f"{str(value.dtype).removeprefix('torch.')}[{shape}]"
+    return tensor_text(node.meta["val"])

@@ -137,7 +137,8 @@ def test_autocast_decides_the_dtypes(ids):
 
     assert_fused(optimized)
     assert all(p.grad.dtype == torch.float32 for p in optimized.parameters())
-    assert_same_gradients(optimized, model, rtol=0.1, atol=2e-3)
+    # Products round to bfloat16 (2**-8) in both; gradients are of order 0.1.
+    assert_same_gradients(optimized, model, rtol=1e-2, atol=5e-4)
 
 
 def test_a_gradient_scaler_sees_infinities_and_skips_the_step(ids):

@@ -22,10 +22,12 @@ import fuseopt
 from fuseopt.bench.providers import PROVIDERS, Provider
 from fuseopt.bench.rows import Draw, Row
 from fuseopt.errors import FuseOptError
+from fuseopt.pipeline import first_line
 from fuseopt.runtime.autotune import time_candidates
 
 SCHEMA = 1
 COPY_ELEMENTS = 1 << 30  # of bfloat16: 2 GiB read, 2 GiB written
+LONGEST_NOTE = 160
 BUDGET = 0.06  # seconds of device time for each provider of a row
 
 
@@ -176,8 +178,7 @@ def _prepare(
         torch.cuda.synchronize()
         first_call = time.perf_counter() - start
     except (RuntimeError, ImportError, TypeError, ValueError, FuseOptError) as error:
-        lines = str(error).strip().splitlines()
-        return Timing(note=f"{type(error).__name__}: {lines[0] if lines else ''}"[:160])
+        return Timing(note=first_line(error)[:LONGEST_NOTE])
     note = provider.describe(function)
     return call, Timing(error=_error(results, truth), first_call=first_call, note=note)
 

@@ -20,10 +20,11 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils import _pytree as pytree
 
 import fuseopt
-from fuseopt.bench.kernels import environment, plain
+from fuseopt.bench.kernels import LONGEST_NOTE, environment, plain
 from fuseopt.bench.timing import time_calls
 from fuseopt.errors import FuseOptError
 from fuseopt.events import FellBack, GraphBroken, Log, RegionFused, RolledBack, Verified
+from fuseopt.pipeline import first_line
 
 SCHEMA = 1
 PROVIDERS = ("eager", "fuseopt", "inductor")
@@ -136,8 +137,7 @@ def _first(call: Callable[[], Any], truth: torch.Tensor | None) -> ModelTiming:
         torch.cuda.synchronize()
         taken = time.perf_counter() - start
     except (RuntimeError, TypeError, ValueError, FuseOptError) as error:
-        lines = str(error).strip().splitlines()
-        return ModelTiming(note=f"{type(error).__name__}: {lines[0] if lines else ''}"[:160])
+        return ModelTiming(note=first_line(error)[:LONGEST_NOTE])
     error_found = _error(output, truth)
     del output
     call()
@@ -190,11 +190,6 @@ def _first_tensor(output: Any) -> torch.Tensor:
 def _described(result: ModelResult, log: Log) -> ModelResult:
     fused = log.of(RegionFused)
     graphs = [v for v in log.of(Verified) if v.key.startswith("graph:")]
-    problems = [
-        *(f"graph break: {b.reason}" for b in log.of(GraphBroken)),
-        *(f.reason for f in log.of(FellBack)),
-        *(r.reason for r in log.of(RolledBack)),
-    ]
     return ModelResult(
         result.name,
         result.about,
@@ -202,5 +197,15 @@ def _described(result: ModelResult, log: Log) -> ModelResult:
         len(fused),
         sum(r.launches_before - r.launches_after for r in fused),
         bool(graphs) and all(v.passed for v in graphs),
-        tuple(dict.fromkeys(problems)),
+        problems_of(log),
     )
+
+
+def problems_of(log: Log) -> tuple[str, ...]:
+    """Return the graph breaks, fallbacks and regions rolled back, each once."""
+    problems = [
+        *(f"graph break: {b.reason}" for b in log.of(GraphBroken)),
+        *(f.reason for f in log.of(FellBack)),
+        *(r.reason for r in log.of(RolledBack)),
+    ]
+    return tuple(dict.fromkeys(problems))

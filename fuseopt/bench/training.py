@@ -19,11 +19,12 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from fuseopt.bench.kernels import environment, plain
-from fuseopt.bench.models import count_launches, make
+from fuseopt.bench.kernels import LONGEST_NOTE, environment, plain
+from fuseopt.bench.models import count_launches, make, problems_of
 from fuseopt.bench.timing import time_calls
 from fuseopt.errors import FuseOptError, UsageError
-from fuseopt.events import FellBack, GraphBroken, Log, RegionFused, RolledBack
+from fuseopt.events import RegionFused
+from fuseopt.pipeline import first_line
 
 SCHEMA = 1
 STEPS = 50  # of the loss curves
@@ -143,7 +144,8 @@ def train_model(
         step = Step(model, args, kwargs, provider)
         found[provider] = _trained(step, steps)
         if provider == "fuseopt":
-            fused, problems = _described(step.function.log)
+            log = step.function.log
+            fused, problems = len(log.of(RegionFused)), problems_of(log)
         del step
     torch.manual_seed(1)
     again = Step(model, args, kwargs, "eager")
@@ -162,18 +164,8 @@ def _trained(step: Callable[[], torch.Tensor], steps: int) -> StepTiming:
     except UsageError:
         raise
     except (RuntimeError, TypeError, ValueError, FuseOptError) as error:
-        lines = str(error).strip().splitlines()
-        return StepTiming(note=f"{type(error).__name__}: {lines[0] if lines else ''}"[:160])
+        return StepTiming(note=first_line(error)[:LONGEST_NOTE])
     peak = torch.cuda.max_memory_allocated()
     kernels = count_launches(step)
     (seconds,) = time_calls([step])
     return StepTiming(seconds, first, kernels, peak, tuple(losses))
-
-
-def _described(log: Log) -> tuple[int, tuple[str, ...]]:
-    problems = [
-        *(f"graph break: {b.reason}" for b in log.of(GraphBroken)),
-        *(f.reason for f in log.of(FellBack)),
-        *(r.reason for r in log.of(RolledBack)),
-    ]
-    return len(log.of(RegionFused)), tuple(dict.fromkeys(problems))

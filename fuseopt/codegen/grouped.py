@@ -36,7 +36,7 @@ class GroupPrinter(Printer):
         tiles = self.resident or [self.tile]
         for tile in self.resident:  # what all rows share is read once
             self.tile = tile
-            self.compute(v for v in self._direct_loads() if not v.axes & self.outer_axes)
+            self.compute(v for v in self.direct_loads() if not v.axes & self.outer_axes)
         partials = [store for store in self.kernel.stores if store.partial]
         self.sums = {store.param: self._start_sums(store, len(tiles)) for store in partials}
         self.line(f"row_tiles = tl.cdiv({spell.size(s.outer_count)}, XBLOCK)")
@@ -166,7 +166,3 @@ class GroupPrinter(Printer):
         elif self._is_tiled(store) or not self.scalar_rows:
             text = f"tl.sum({text}, 0)"
         self.line(f"tl.store({self._address(base, store.index)}, {text})")
-
-    def _direct_loads(self) -> list[Load]:
-        loads = self.kernel.loads()
-        return [v for v in loads if v.axes & self.inner_axes and is_direct(v)]

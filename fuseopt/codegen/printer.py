@@ -66,13 +66,18 @@ class Printer(Expressions):
     def _read_early(self) -> None:
         """Start all reads at once, where what they bring fits: none then waits for a reduction."""
         s = self.schedule
-        loads = [v for v in self.kernel.loads() if v.axes & self.inner_axes and is_direct(v)]
+        loads = self.direct_loads()
         threads = s.num_warps * THREADS_PER_WARP
         held = s.outer_block * s.width // threads * sum(v.dtype.itemsize for v in loads)
         if held <= EARLY_BYTES:
             for tile in self.resident:
                 self.tile = tile
                 self.compute(loads)
+
+    def direct_loads(self) -> list[Load]:
+        """What is read along the row at addresses known from coordinates alone."""
+        loads = self.kernel.loads()
+        return [v for v in loads if v.axes & self.inner_axes and is_direct(v)]
 
     def _forget(self) -> None:
         """Keep of each tile what was read, under a name that says nothing of its value.

@@ -37,7 +37,7 @@ class Frame(NamedTuple):
 def node_info(node: fx.Node) -> NodeInfo:
     """Describe a node by what tracing recorded on it; what is unknown stays empty."""
     frame = user_frame(node.meta.get("stack_trace"))
-    shape, dtype = _value_text(node.meta.get("val"))
+    shape, dtype = value_text(node.meta.get("val"))
     return NodeInfo(
         name=node.name,
         op=_op_name(node),
@@ -93,7 +93,14 @@ def _op_name(node: fx.Node) -> str:
     return str(target) if hasattr(target, "_schema") else getattr(target, "__name__", str(target))
 
 
-def _value_text(value: Any) -> tuple[tuple[str, ...], str]:
+def tensor_text(value: torch.Tensor) -> str:
+    """Return a tensor's dtype and shape as reports show them: "bfloat16[4, 1024]"."""
+    shape, dtype = value_text(value)
+    return f"{dtype}[{', '.join(shape)}]"
+
+
+def value_text(value: Any) -> tuple[tuple[str, ...], str]:
+    """Return shape and dtype of a value's first tensor, both empty where it has none."""
     if isinstance(value, (tuple, list)):
         value = next((v for v in value if isinstance(v, torch.Tensor)), None)
     if not isinstance(value, torch.Tensor):

@@ -15,6 +15,7 @@ from fuseopt.ir import dims, index
 from fuseopt.ir.combine import COMBINES
 from fuseopt.ir.index import Axis, Index
 from fuseopt.ir.kernel import LoopKernel, TensorParam
+from fuseopt.ir.memory import memory_of
 from fuseopt.ir.primitives import PRIMITIVES
 from fuseopt.ir.values import Apply, Convert, Coordinate, Fold, Load, Number, Round, Value, walk
 
@@ -51,7 +52,7 @@ class _Evaluation:
     ) -> None:
         self.kernel = kernel
         self.sizes = sizes
-        self.flat = [_flat(t) for t in inputs]
+        self.flat = [memory_of(t) for t in inputs]
         self.done: dict[int, torch.Tensor] = {}
         self.axes: dict[Axis, torch.Tensor] = {}
         for i, axis in enumerate(kernel.axes):
@@ -68,7 +69,7 @@ class _Evaluation:
             written = self.done[id(store.value)].to(self.kernel.outputs[store.param].dtype)
             keep = self._all(store.guard)
             where, written, keep = torch.broadcast_tensors(where, written, keep)
-            flat = _flat(outputs[store.param])
+            flat = memory_of(outputs[store.param])
             flat[where[keep]] = written[keep]
         return outputs
 
@@ -121,11 +122,6 @@ class _Evaluation:
         for place, axis in zip(places, over, strict=True):
             shape[place] = dims.hint(axis.extent, self.sizes)
         return COMBINES[combine].function(arg.expand(shape), places).to(arg.dtype)
-
-
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.as_strided((span,), (1,))
 
 
 def _numeric(where: Index, sizes: dict[Any, int]) -> Index:

@@ -16,6 +16,7 @@ from fuseopt.codegen.generate import Candidate
 from fuseopt.errors import FuseOptError
 from fuseopt.ir import dims
 from fuseopt.ir.kernel import LoopKernel, TensorParam
+from fuseopt.ir.memory import memory_of
 
 Launch = Callable[..., None]  # launch(programs, 1, 1, stream, *tensors, *sizes)
 
@@ -138,8 +139,7 @@ def realign(tensor: torch.Tensor) -> torch.Tensor:
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
     # An expanded or overlapping tensor is copied through the memory it spans.
-    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    copy.as_strided((span,), (1,)).copy_(tensor.as_strided((span,), (1,)))
+    memory_of(copy).copy_(memory_of(tensor))
     return copy
 
 

@@ -14,6 +14,7 @@ from fuseopt.ir.combine import kind_of
 from fuseopt.ir.evaluate import evaluate_values
 from fuseopt.ir.index import Index, Indirect, Quotient, Remainder
 from fuseopt.ir.kernel import LoopKernel, TensorParam
+from fuseopt.ir.memory import memory_of
 from fuseopt.ir.values import Convert, Coordinate, Load, Value, walk
 
 TABLE_ROWS = 1024
@@ -109,8 +110,7 @@ def _are_inside(
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor's memory on the CPU, laid out as it is."""
-    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.as_strided((span,), (1,)).cpu().as_strided(tensor.shape, tensor.stride())
+    return memory_of(tensor).cpu().as_strided(tensor.shape, tensor.stride())
 
 
 def _is_read(value: Value) -> bool:

@@ -22,7 +22,7 @@ from fuseopt.ir import dims
 from fuseopt.ops.declare import OPS
 from fuseopt.runtime.cache import Store
 from fuseopt.runtime.call import Built, RegionKernel, stream_of
-from fuseopt.verify.compare import Verdict
+from fuseopt.verify.compare import Verdict, verified
 from fuseopt.verify.inputs import input_sets
 from fuseopt.verify.outputs import judge_outputs
 
@@ -92,17 +92,11 @@ def _check(
             verdict = _check_once(kernel, built, reference, inputs, known, size_inputs)
             if not verdict.passed:
                 detail = f"{name} inputs: {verdict.detail}"
-                return _event(key, how, verdict, detail)
+                return verified(key, how, verdict, detail)
             worst = max(worst, verdict, key=lambda v: v.error)
     except KernelError as error:
         return Verified(key, False, how, detail=str(error))
-    return _event(key, how, worst, "")
-
-
-def _event(key: str, how: str, verdict: Verdict, detail: str) -> Verified:
-    return Verified(
-        key, verdict.passed, how, verdict.error, verdict.eager_error, verdict.limit, detail
-    )
+    return verified(key, how, worst)
 
 
 def _check_once(

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
+from fuseopt.events import Verified
+
 LIMITS = {
     torch.float64: 1e-12,
     torch.float32: 2e-6,
@@ -37,6 +39,12 @@ class Verdict:
     eager_error: float = 0.0
     limit: float = 0.0
     detail: str = ""
+
+
+def verified(key: str, how: str, verdict: Verdict, detail: str = "") -> Verified:
+    """Return a verdict as the event of a check. detail: of what was checked, by default its own."""
+    errors = verdict.error, verdict.eager_error, verdict.limit
+    return Verified(key, verdict.passed, how, *errors, detail or verdict.detail)
 
 
 def judge(

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from fuseopt.events import Verified
 from fuseopt.ops.linear_loss import LINEAR_CROSS_ENTROPY, HeadLoss
-from fuseopt.verify.compare import Verdict, judge
+from fuseopt.verify.compare import Verdict, judge, verified
 
 ROWS, CLASSES, FEATURES, CHUNK = 40, 160, 48, 16
 
@@ -32,15 +32,11 @@ def check_head(
             for mine, original, exact in zip(ours, eager, truth, strict=True):
                 verdict = judge(mine.to(original.dtype), original, exact)
                 if not verdict.passed:
-                    return _event(key, how, verdict)
+                    return verified(key, how, verdict)
                 worst = max(worst, verdict, key=lambda v: v.error)
     except (RuntimeError, NotImplementedError) as error:
         return Verified(key, False, how, detail=f"{type(error).__name__}: {error}".splitlines()[0])
-    return _event(key, how, worst)
-
-
-def _event(key: str, how: str, v: Verdict) -> Verified:
-    return Verified(key, v.passed, how, v.error, v.eager_error, v.limit, v.detail)
+    return verified(key, how, worst)
 
 
 def _draw(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fuseopt.ir.kernel import LoopKernel
+from fuseopt.ir.memory import memory_of
 from fuseopt.runtime.samples import draw_inputs, index_limits
 
 
@@ -33,7 +34,7 @@ def input_sets(
 
 
 def _uneven(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    flat = _memory(tensor)
+    flat = memory_of(tensor)
     if not flat.dtype.is_floating_point:
         return tensor
     count = flat.numel()
@@ -52,7 +53,7 @@ def _uneven(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _special(tensor: torch.Tensor, number: int) -> torch.Tensor:
-    flat = _memory(tensor)
+    flat = memory_of(tensor)
     if flat.dtype.is_floating_point and flat.numel() >= 8:
         count = flat.numel()
         # NaN beside a number in the other inputs: a maximum of the two may lose it.
@@ -60,9 +61,3 @@ def _special(tensor: torch.Tensor, number: int) -> torch.Tensor:
         flat[count // 3] = float("inf")
         flat[count // 2] = float("-inf")
     return tensor
-
-
-def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory that a tensor spans, as a vector."""
-    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.as_strided((span,), (1,))

@@ -10,7 +10,7 @@ from torch import fx
 
 from fuseopt.events import Verified
 from fuseopt.ir.kernel import LoopKernel, TensorParam
-from fuseopt.verify.compare import Verdict
+from fuseopt.verify.compare import Verdict, verified
 from fuseopt.verify.inputs import input_sets
 from fuseopt.verify.outputs import judge_outputs
 
@@ -38,15 +38,9 @@ def check_replacement(
             lines = str(error).strip().splitlines() or [""]
             return Verified(key, False, how, detail=f"{type(error).__name__}: {lines[0]}")
         if not verdict.passed:
-            return _event(key, how, verdict, f"{name} inputs: {verdict.detail}")
+            return verified(key, how, verdict, f"{name} inputs: {verdict.detail}")
         worst = max(worst, verdict, key=lambda v: v.error)
-    return _event(key, how, worst, "")
-
-
-def _event(key: str, how: str, verdict: Verdict, detail: str) -> Verified:
-    return Verified(
-        key, verdict.passed, how, verdict.error, verdict.eager_error, verdict.limit, detail
-    )
+    return verified(key, how, worst)
 
 
 def _check_once(
