@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -164,13 +163,14 @@ def test_a_second_derivative_is_refused_with_its_name():
 
 
 DISTRIBUTED = """
-import copy, os, sys
+import copy, sys
+from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 import fuseopt
-from fuseopt.events import FellBack, RegionFused, RolledBack
+from fuseopt.events import RegionFused, RolledBack
 from test_training import Model
 
 dist.init_process_group("gloo")
@@ -195,7 +195,7 @@ for (name, a), (_, b) in zip(parallel.named_parameters(), model.named_parameters
     grad = a.grad.full_tensor() if hasattr(a.grad, "full_tensor") else a.grad
     torch.testing.assert_close(grad, b.grad, rtol=1e-4, atol=1e-6, msg=lambda m: f"{name}: {m}")
 assert not ours.log.of(RolledBack), ours.log.of(RolledBack)
-print("fused", len(ours.log.of(RegionFused)), "fell back", len(ours.log.of(FellBack)))
+Path(sys.argv[3], f"rank{rank}").write_text(str(len(ours.log.of(RegionFused))))
 dist.destroy_process_group()
 """
 
@@ -206,7 +206,7 @@ def test_gradients_agree_over_two_processes(way, tmp_path):
     script.write_text(DISTRIBUTED)
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        str(script), str(Path(__file__).parent), way,
+        str(script), str(Path(__file__).parent), way, str(tmp_path),
     ]  # fmt: skip
 
     done = subprocess.run(
@@ -218,6 +218,6 @@ def test_gradients_agree_over_two_processes(way, tmp_path):
     )
 
     assert done.returncode == 0, done.stderr[-3000:]
-    fused = [int(n) for n in re.findall(r"fused (\d+)", done.stdout)]
-    assert len(fused) == 2
+    # A file each: what two processes print may lie within one another.
+    fused = [int((tmp_path / f"rank{rank}").read_text()) for rank in range(2)]
     assert all(fused), done.stdout
