@@ -17,7 +17,8 @@ from dataclasses import dataclass
 SLOWER = 0.05  # how much longer a step may take
 LEAST = 64 << 20  # bytes: less saved is not worth it
 RATIO = 2.0  # the head's memory must become this much smaller
-CHUNKS = (1024, 2048, 4096, 8192)  # rows, where products run at full speed
+LEAST_CHUNK = 1024  # rows, from which on products run at full speed
+UNIT = 128  # rows: tiles of a product have as many or divide it
 PER_BYTE = {2: 250.0, 4: 60.0, 8: 20.0}  # operations of a product a byte copied, by item size
 
 
@@ -87,23 +88,30 @@ class Chunking:
 
 def choose_chunk(size: HeadSize) -> Chunking:
     """Return the smallest chunk that costs little enough, and what speaks against it."""
-    fast = [c for c in CHUNKS if c < size.rows and size.slower(c) <= SLOWER]
-    if not fast:
-        least = min(CHUNKS[-1], size.rows)
-        if size.rows <= CHUNKS[0]:
-            reason = f"{size.rows} rows are no more than one chunk"
+    counts = range(size.rows // LEAST_CHUNK, 1, -1)
+    chunks = [c for c in (_share(size.rows, n) for n in counts) if c < size.rows]
+    fast = next((c for c in chunks if size.slower(c) <= SLOWER), None)
+    if fast is None:
+        if not chunks:
+            reason = f"{size.rows} rows are less than two chunks of {LEAST_CHUNK}"
         else:
+            least = chunks[-1]
             reason = f"chunks of {least} rows may make a step {size.slower(least):.0%} slower"
         return Chunking(asked_chunk(size.rows), 0, reason)
-    before, after = size.bytes_before, size.bytes_after(fast[0])
+    before, after = size.bytes_before, size.bytes_after(fast)
     saved = before - after
     reason = ""
     if saved < LEAST or before < RATIO * after:
         reason = f"chunks would take {after / 1e6:.1f} MB of memory instead of {before / 1e6:.1f}"
-    return Chunking(fast[0], saved, reason)
+    return Chunking(fast, saved, reason)
+
+
+def _share(rows: int, count: int) -> int:
+    """Rows of a chunk where there are so many chunks of about the same size."""
+    return -(-rows // (count * UNIT)) * UNIT
 
 
 def asked_chunk(rows: int) -> int:
     """Return the rows of a chunk where chunks are asked for and none pay: an eighth, rounded up."""
-    unit = 128 if rows >= 8 * 128 else 16
+    unit = UNIT if rows >= 8 * UNIT else 16
     return -(-rows // (8 * unit)) * unit

@@ -116,10 +116,12 @@ def loss_by_chunks(
     # The last chunk may have rows that no product writes: they must be numbers.
     logits = (hidden.new_zeros if missing else hidden.new_empty)((head.chunk, classes))
     made = _Gradients(head, hidden, weight, bias)
+    slope: torch.Tensor | None = None
     for start in range(0, rows, head.chunk):
         x = hidden[start : start + head.chunk]
         _product(x, weight, bias, logits[: x.shape[0]])
         end = start + head.chunk
+        del slope  # the chunk before it is done with: only one chunk's exist at a time
         losses[start:end], slope = step(logits, classes_of_rows[start:end])
         if slope is not None:
             made.add(start, x, slope[: x.shape[0]])

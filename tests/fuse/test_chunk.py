@@ -40,8 +40,16 @@ def test_a_chunk_is_as_small_as_its_time_allows():
     assert head(other=LAYERS).slower(within.rows // 2) > SLOWER
 
 
+def test_chunks_are_of_about_the_same_size():
+    chosen = choose_chunk(head()).rows
+
+    assert chosen < 8192 / 2
+    assert 0 <= head().chunks(chosen) * chosen - 8192 < chosen / 8
+    assert chosen % 128 == 0
+
+
 def test_few_rows_are_no_gain():
-    assert "no more than one chunk" in choose_chunk(head(rows=512)).reason
+    assert "less than two chunks" in choose_chunk(head(rows=512)).reason
     few = head(rows=2048, features=4096, other=LAYERS)
     assert "of memory instead of" in choose_chunk(few).reason
     assert few.bytes_before < RATIO * few.bytes_after(1024)
@@ -115,7 +123,7 @@ def test_a_head_that_does_not_pay_is_declined_with_the_reason():
     assert not taken
     (declined,) = log.of(NotFused)
     assert declined.rule == "linear_cross_entropy"
-    assert "one chunk" in declined.reason
+    assert "less than two chunks" in declined.reason
 
 
 def test_the_rewritten_graph_knows_its_parameters():

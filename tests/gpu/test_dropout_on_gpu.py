@@ -22,8 +22,10 @@ def chain(x: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor) -> torch.
 
 
 def inputs(rows: int, columns: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    shapes = (rows, columns), (columns,), (rows, columns)
-    return [torch.randn(s, device="cuda", dtype=dtype, requires_grad=True) for s in shapes]
+    """x and bias from 0.5 on: what is kept changes the sum with the residual in every dtype."""
+    made = [torch.rand(s, device="cuda") + 0.5 for s in ((rows, columns), (columns,))]
+    made.append(torch.randn(rows, columns, device="cuda"))
+    return [t.to(dtype).requires_grad_() for t in made]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -115,7 +117,7 @@ def test_a_checkpoint_drops_the_same_when_it_runs_again():
     for _ in range(2):
         y = checkpoint(call, x, bias, residual, use_reentrant=False)
         (gradient,) = torch.autograd.grad(y.sum(), [x])
-        assert torch.equal((gradient != 0) | (x == 0), (y != residual) | (x == 0))
+        assert torch.equal(gradient != 0, y != residual)
 
 
 def test_the_random_state_of_the_device_is_that_of_one_call():
