@@ -49,7 +49,10 @@ def bert_large_one() -> Case:
 def gpt2_medium(batch: int = 8, tokens: int = 1024) -> Case:
     config = hf.GPT2Config(n_embd=1024, n_layer=24, n_head=16)
     kwargs = {"input_ids": _ids(50257, batch, tokens), "use_cache": False}
-    return _made(hf.GPT2LMHeadModel, config), (), kwargs
+    model = _made(hf.GPT2LMHeadModel, config)
+    # Named: transformers warns where it has to guess the loss, and a warning breaks the graph.
+    model.loss_type = "ForCausalLM"
+    return model, (), kwargs
 
 
 def llama_1b(batch: int = 4, tokens: int = 2048) -> Case:

@@ -35,7 +35,7 @@ def simplify_masks(gm: fx.GraphModule) -> int:
             known[name] = kind_of_mask(getattr(gm, name))
         if known[name] == "other" or not _is_square(given):
             continue
-        _replace_mask(node, given, causal=known[name] == "causal")
+        replace_mask(node, given, causal=known[name] == "causal")
         count += 1
     if count:
         gm.graph.eliminate_dead_code()
@@ -79,7 +79,8 @@ def _is_square(given: dict[str, object]) -> bool:
     return bool(query.meta["val"].shape[-2] == key.meta["val"].shape[-2])
 
 
-def _replace_mask(node: fx.Node, given: dict[str, object], *, causal: bool) -> None:
+def replace_mask(node: fx.Node, given: dict[str, object], *, causal: bool) -> None:
+    """Take the mask from an attention node with these arguments; `causal` is to replace it."""
     dropout = given.get("dropout_p", 0.0)
     first = (given["query"], given["key"], given["value"])
     node.args = (*first, None, dropout, causal)  # type: ignore[assignment]

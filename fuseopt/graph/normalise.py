@@ -17,6 +17,7 @@ from torch import fx
 from torch._dynamo.exc import RestartAnalysis
 
 from fuseopt.graph.autograd import trace_with_autograd
+from fuseopt.graph.constant_masks import without_constant_masks
 from fuseopt.graph.dropout import with_dropout_out_of_place, without_idle_dropout
 from fuseopt.graph.form import Input, NormalisedGraph, check_form, output_values
 from fuseopt.graph.functional import trace_functional
@@ -56,6 +57,7 @@ def normalise(
         # `NotFunctionalError`, or an op whose composite form lacks a fake kernel; AOTAutograd
         # traces what it is made of.
         _logger.debug("traced after dispatch: %s", reason, exc_info=reason)
+        gm = without_constant_masks(gm)
         return trace_with_autograd(gm, example_inputs, inputs, compile_level, has_kernels)
     run = compile_level(traced, "inference", inputs)
     if any(node.target is torch._C._set_grad_enabled for node in gm.graph.nodes):

@@ -57,6 +57,29 @@ def test_a_right_graph_gives_its_own_results():
     assert not log.of(RolledBack)
 
 
+def test_random_states_that_attention_leaves_are_not_compared():
+    def attend(q):
+        made = torch.ops.aten._scaled_dot_product_efficient_attention(q, q, q, None, False)
+        return made[0] * 2, made[2], made[3]
+
+    q = torch.empty(1, 2, 8, 16, device="meta")
+    gm = graph_of(attend, q)
+    y, state = torch.randn(8), torch.tensor(3)
+    log = Log()
+
+    def original(args):
+        return y, torch.tensor(1), torch.tensor(2)
+
+    for results, passes in (((y, state, state), True), ((y.double(), state, state), False)):
+        check = FirstCallCheck(answering(*results), original, gm, 0, log, False)
+
+        assert check([q])[0] is (results[0] if passes else y)
+
+    first, second = log.of(Verified)
+    assert (first.passed, second.passed) == (True, False)
+    assert "output 0 of graph 0" in second.detail
+
+
 WRONG = {
     "exchanged outputs": (X + 1, X * 2),
     "one output twice": (X * 2, X * 2),

@@ -1,0 +1,139 @@
+"""Seeing through attention masks before autograd, which chooses attention's kernels by the mask.
+
+    mask = arange(8)[None, :] >= 0; scaled_dot_product_attention(q, k, v, mask.expand(2, 1, 8, 8))
+    ->  scaled_dot_product_attention(q, k, v, None)
+
+Once traced for training, attention is one of its kernels or, with a mask they refuse, products and
+a softmax that keep all scores. A mask that depends on no input is computed here; where all of it is
+true, or it is the causal one, attention gets none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
+
+from fuseopt.graph.form import copy_graph
+from fuseopt.graph.masks import attention_arguments, kind_of_mask, replace_mask
+
+# Functions and methods that compute from numbers and each other alone, by name.
+_PURE = frozenset(
+    "arange ones zeros full ones_like zeros_like full_like new_ones new_zeros new_full tril triu "
+    "add sub mul neg floordiv floor_divide remainder cumsum diff eq ne ge gt le lt and_ or_ xor "
+    "invert not_ logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not all any "
+    "where masked_fill to bool int long float type type_as getitem view reshape expand expand_as "
+    "broadcast_to unsqueeze squeeze permute transpose movedim contiguous clone cat stack".split()
+)
+# Others that write to nothing they are given and return memory of their own.
+_READERS = frozenset(
+    "add sub mul neg matmul mm bmm einsum outer embedding gather index_select cos sin exp where "
+    "masked_fill eq ne ge gt le lt cat stack cross_entropy nll_loss".split()
+)
+LARGEST = 1 << 26  # bytes of a mask that is computed
+
+
+def without_constant_masks(gm: fx.GraphModule) -> fx.GraphModule:
+    """Return Dynamo's graph with attention freed of masks that hide nothing or are causal.
+
+    The graph itself where there are none; `gm` is not changed.
+    """
+    constant = _constants(gm.graph)
+    if not any(_mask_of(node) in constant for node in gm.graph.nodes):
+        return gm
+    copy = copy_graph(gm)
+    values: dict[fx.Node, Any] = {}
+    twins = dict(zip(gm.graph.nodes, copy.graph.nodes, strict=True))
+    for node, twin in twins.items():
+        mask = _mask_of(node)
+        if mask not in constant:
+            continue
+        kind = kind_of_mask(_evaluate(mask, values))
+        if kind == "all" or (kind == "causal" and _is_square(node)):
+            replace_mask(twin, attention_arguments(twin), causal=kind == "causal")
+    for node in reversed(gm.graph.nodes):
+        if node in constant and not twins[node].users:
+            copy.graph.erase_node(twins[node])
+    copy.recompile()
+    return copy
+
+
+def _mask_of(node: fx.Node) -> fx.Node | None:
+    if node.op != "call_function" or node.target is not F.scaled_dot_product_attention:
+        return None
+    given = attention_arguments(node)
+    mask = given.get("attn_mask")
+    return mask if isinstance(mask, fx.Node) and not given.get("is_causal") else None
+
+
+def _constants(graph: fx.Graph) -> set[fx.Node]:
+    """Values that depend on no input and that nothing writes to."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if _is_pure(node) and found.issuperset(node.all_input_nodes) and _is_small(node):
+            found.add(node)
+    written: set[fx.Node] = set()  # perhaps, or made of what is
+    for node in graph.nodes:
+        if node not in found:
+            continue
+        safe = all(u in found or _mask_of(u) is node or _name(u) in _READERS for u in node.users)
+        if not safe or written.intersection(node.all_input_nodes):
+            written.add(node)
+    # A write through a view reaches what is viewed, so whoever it was made of counts as well.
+    for node in reversed(graph.nodes):
+        if node in written:
+            written.update(n for n in node.all_input_nodes if n in found)
+    for node in graph.nodes:
+        if node in found and written.intersection(node.all_input_nodes):
+            written.add(node)
+    return found - written
+
+
+def _name(node: fx.Node) -> str:
+    if "out" in node.kwargs or node.op not in ("call_function", "call_method"):
+        return ""
+    target = node.target
+    return target if isinstance(target, str) else getattr(target, "__name__", "")
+
+
+def _is_pure(node: fx.Node) -> bool:
+    return _name(node) in _PURE
+
+
+def _is_small(node: fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    if not isinstance(value, torch.Tensor):
+        return value is None or isinstance(value, (int, tuple, torch.Size))
+    # Expanded masks are no larger in memory than what they were expanded from.
+    own = [n for n, s in zip(value.shape, value.stride(), strict=True) if s != 0]
+    count = value.itemsize
+    for size in own:
+        if not isinstance(size, int):
+            return False
+        count *= size
+    return count <= LARGEST
+
+
+def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    if node not in values:
+        args = fx.map_arg(node.args, lambda n: _evaluate(n, values))
+        kwargs = fx.map_arg(node.kwargs, lambda n: _evaluate(n, values))
+        with torch.no_grad(), _disable_current_modes():
+            if isinstance(node.target, str):
+                values[node] = getattr(args[0], node.target)(*args[1:], **kwargs)
+            else:
+                values[node] = node.target(*args, **kwargs)
+    return values[node]
+
+
+def _is_square(node: fx.Node) -> bool:
+    query, key = node.args[:2] if len(node.args) > 1 else (None, None)
+    shapes = [
+        n.meta["example_value"].shape[-2]
+        for n in (query, key)
+        if isinstance(n, fx.Node) and isinstance(n.meta.get("example_value"), torch.Tensor)
+    ]
+    return len(shapes) == 2 and shapes[0] == shapes[1]
