@@ -152,6 +152,7 @@ def vit_large_training(batch: int = 64) -> Case:
         num_attention_heads=16,
         intermediate_size=4096,
         num_labels=1000,
+        problem_type="single_label_classification",  # else set by the first step, which recompiles
     )
     model = _made(hf.ViTForImageClassification, config)
     pixels = torch.randn(batch, 3, 224, 224, device=_device(), dtype=torch.bfloat16)
