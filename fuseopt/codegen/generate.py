@@ -184,13 +184,8 @@ def _params(kernel: LoopKernel, symbols: tuple[Any, ...]) -> list[Param]:
 
 
 def _symbols(kernel: LoopKernel) -> tuple[Any, ...]:
-    found: set[Any] = set()
-    for axis in kernel.axes:
-        found |= dims.symbols_in(axis.extent)
-    for param in (*kernel.inputs, *kernel.outputs):
-        for size in (*param.shape, *param.strides):
-            found |= dims.symbols_in(size)
-    return tuple(sorted(found, key=str))
+    found = (dims.symbols_in(size) for size in kernel.sizes())
+    return tuple(sorted(frozenset().union(*found), key=str))
 
 
 def _module(

@@ -7,7 +7,7 @@ an inner one of extent 6, which is what `SplitAxis` asks the lowering to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +93,18 @@ class Index:
             else:
                 found |= atom.index.axes
         return frozenset(found)
+
+    def sizes(self) -> Iterator[Size]:
+        """Every size that computing the index takes, without what it reads from memory."""
+        yield self.const
+        for atom, coefficient in self.terms:
+            yield coefficient
+            match atom:
+                case Axis() | Indirect():
+                    yield atom.extent
+                case _:
+                    yield atom.divisor
+                    yield from atom.index.sizes()
 
     @property
     def is_constant(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 from fuseopt.ir import dims
 from fuseopt.ir.dims import Size
 from fuseopt.ir.index import Axis, Index
-from fuseopt.ir.values import Fold, Load, Value, index_values, walk
+from fuseopt.ir.values import Fold, Load, Value, index_values, sizes_of, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,16 @@ class LoopKernel:
         """The sums over rows."""
         folds = (v for v in self.values() if isinstance(v, Fold))
         return (f for f in folds if f.over != self.columns)
+
+    def sizes(self) -> Iterator[Size]:
+        """Every size that the kernel computes with: its tensors', its loops' and its values'."""
+        yield from (axis.extent for axis in self.axes)
+        for param in (*self.inputs, *self.outputs):
+            yield from (*param.shape, *param.strides)
+        for store in self.stores:
+            yield from store.index.sizes()
+        for value in self.values():
+            yield from sizes_of(value)
 
     @property
     def launches(self) -> int:

@@ -7,12 +7,13 @@ are the same object, so a tensor read twice at the same index is one load.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 
+from fuseopt.ir.dims import Size
 from fuseopt.ir.index import Axis, Index
 from fuseopt.ir.primitives import PRIMITIVES
 
@@ -211,6 +212,17 @@ def index_values(index: Index) -> tuple[Value, ...]:
         elif hasattr(atom, "index"):
             found.extend(index_values(atom.index))
     return tuple(found)
+
+
+def sizes_of(value: Value) -> Iterator[Size]:
+    """Every size that a value itself is made of, its operands apart."""
+    match value:
+        case Load() | Coordinate():
+            yield from value.index.sizes()
+        case Number() if not isinstance(value.value, float):
+            yield value.value
+        case Fold():
+            yield from (axis.extent for axis in value.over)
 
 
 def walk(roots: Iterable[Value]) -> list[Value]:

@@ -275,3 +275,22 @@ def test_what_is_read_before_a_write_keeps_its_old_values():
     assert torch.equal(first, second)
     assert optimized.log.of(RegionFused)
     assert not optimized.log.of(RolledBack)
+
+
+# ------------------------------------------------------------------------ numbers among the values
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x, n: x * n + 1, id="factor"),
+        pytest.param(lambda x, n: torch.softmax(x * n, -1).sum(-1), id="reduced"),
+        pytest.param(lambda x, n: x[:, n].exp() + 1, id="place"),
+        pytest.param(lambda x, n: torch.where(torch.arange(WIDTH) < n, x, 0.0) * 2, id="guard"),
+        pytest.param(lambda x, n: (torch.arange(WIDTH) * n + 1) // 2 + x, id="coordinate"),
+    ],
+)
+def test_a_kernel_computes_with_a_number_that_is_no_size_of_its_tensors(function):
+    x = random(6, WIDTH)
+
+    assert_fused_and_right(function, *[(x, n) for n in (2, 3, -5, 7)], verify=False)
