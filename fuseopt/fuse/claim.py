@@ -18,6 +18,7 @@ from torch import fx
 from fuseopt.errors import RuleError
 from fuseopt.events import NotFused, Reason
 from fuseopt.fuse.classify import Role, Verdict
+from fuseopt.graph.effects import next_effects
 from fuseopt.graph.lift import lift
 from fuseopt.graph.locate import node_info
 from fuseopt.match.find import Found, Search
@@ -156,12 +157,14 @@ def _place(node: fx.Node) -> tuple[int, ...]:
 
 
 def _depends(inputs: Sequence[fx.Node], on: frozenset[fx.Node]) -> bool:
+    graph = next(iter(on)).graph
+    waits_for = {after: (before,) for before, after in next_effects(graph).items()}
     stack, seen = list(inputs), set(inputs)
     while stack:
         node = stack.pop()
         if node in on:
             return True
-        for source in node.all_input_nodes:
+        for source in (*node.all_input_nodes, *waits_for.get(node, ())):
             if source not in seen:
                 seen.add(source)
                 stack.append(source)

@@ -19,6 +19,7 @@ from torch import fx
 from fuseopt.events import Reason
 from fuseopt.fuse.classify import Role, Verdict, is_widening
 from fuseopt.fuse.cost import node_bytes, numel
+from fuseopt.graph.effects import next_effects
 from fuseopt.ir import dims
 from fuseopt.lower.nest import NotLowerable
 from fuseopt.lower.region import Region, values_of
@@ -76,6 +77,7 @@ class _Growing:
         self.verdicts = verdicts
         self.lower_region = lower_region
         self.order = {node: place for place, node in enumerate(graph.nodes)}
+        self.next_effects = next_effects(graph)
         self.sources = {n: self._sources(n) for n in graph.nodes if self._fusable(n)}
         self.group_of: dict[fx.Node, Group] = {}
         self.reach = _Reach(len(self.order))
@@ -338,8 +340,10 @@ class _Growing:
         return False
 
     def _dependents(self, nodes: Collection[fx.Node]) -> Iterator[fx.Node]:
-        """Users that wait for nodes to be computed."""
+        """What waits for nodes: their users, and after one with an effect the next such node."""
         for node in nodes:
+            if node in self.next_effects:
+                yield self.next_effects[node]
             widening = is_widening(node) and not any(s in nodes for s in self.sources.get(node, ()))
             yield from (u for u in node.users if not (widening and self._fusable(u)))
 

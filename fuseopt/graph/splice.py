@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx
-from torch._ops import OpOverload
+
+from fuseopt.graph.effects import has_effect, writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _Splicing:
     def _live(self) -> list[fx.Node]:
         """Nodes that still run: needed by an effect, the output or a call, and not produced."""
         needed: set[fx.Node] = set()
-        stack = [n for n in self.order if n.op in ("placeholder", "output") or _has_effect(n)]
+        stack = [n for n in self.order if n.op in ("placeholder", "output") or has_effect(n)]
         while stack:
             node = stack.pop()
             if node in needed or node in self.produced:
@@ -127,12 +127,12 @@ class _Splicing:
         depend: Callable[[fx.Node | Call, fx.Node | Call], None],
     ) -> None:
         previous: fx.Node | None = None
-        for node in (u for u in units if isinstance(u, fx.Node) and _has_effect(u)):
+        for node in (u for u in units if isinstance(u, fx.Node) and has_effect(u)):
             if previous is not None:
                 depend(node, previous)
             previous = node
         # A write to an input comes after everything that reads what it had before.
-        for write in (u for u in units if isinstance(u, fx.Node) and _writes(u)):
+        for write in (u for u in units if isinstance(u, fx.Node) and writes(u)):
             for unit in units:
                 if unit is not write and not _is_after(unit, write, self.order):
                     depend(write, unit)
@@ -157,23 +157,6 @@ class _Splicing:
             taken = self.new.call_function(operator.getitem, (made, number))
             taken.meta = dict(output.meta)
             self.made[output] = taken
-
-
-def _has_effect(node: fx.Node) -> bool:
-    if node.op != "call_function":
-        return False
-    target = node.target
-    if not isinstance(target, OpOverload):
-        return getattr(target, "__module__", "") != "_operator"
-    return (
-        _writes(node)
-        or torch.Tag.nondeterministic_seeded in target.tags
-        or (not target._schema.returns)
-    )
-
-
-def _writes(node: fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def _is_after(unit: fx.Node | Call, write: fx.Node, order: dict[fx.Node, int]) -> bool:

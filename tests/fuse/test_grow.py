@@ -228,6 +228,25 @@ def chain(length: int):
     return function
 
 
+def test_a_way_round_by_the_order_of_random_numbers_is_seen(monkeypatch, tmp_path):
+    """The first draw reads one of two siblings, the second, which waits for it, feeds the other."""
+    monkeypatch.setenv("FUSEOPT_INTERPRET", "1")
+    monkeypatch.setenv("FUSEOPT_CACHE_DIR", str(tmp_path))
+
+    def drawn(x):
+        return torch.bernoulli(torch.sigmoid(x * 2)), torch.tanh(torch.rand_like(x) + x)
+
+    optimized = fuseopt.optimize(drawn, strict=True)
+    x = random(4, 8)
+    torch.manual_seed(0)
+    found = optimized(x)
+    torch.manual_seed(0)
+
+    torch.testing.assert_close(found, drawn(x))
+    assert [len(r.nodes) for r in optimized.report.regions] == [2, 2]
+    assert not optimized.log.of(FellBack)
+
+
 def test_a_kernel_has_at_most_so_many_operations():
     assert planned(chain(MOST_NODES), X).fused == [["sin"] * MOST_NODES]
 
