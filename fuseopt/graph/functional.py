@@ -65,6 +65,7 @@ def trace_functional(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.Gr
     assert isinstance(traced, fx.GraphModule)
     if signature.parameters or signature.buffers:
         raise NotFunctionalError("the graph holds parameters of its own")
+    _drop_tokens(traced, len(signature.input_tokens))
     _write_inputs(traced, signature)
     clean(traced)
     return traced
@@ -118,6 +119,22 @@ def _without_grad_switches(gm: fx.GraphModule) -> fx.GraphModule:
             copy.graph.erase_node(node)
     copy.recompile()
     return copy
+
+
+def _drop_tokens(traced: fx.GraphModule, count: int) -> None:
+    """Take out the leading inputs and outputs by which effects would be kept in order.
+
+    An op such as `linalg_inv`, whole here, has a part that raises an error and so a token, of which
+    nothing is left in the graph but its way through.
+    """
+    output = traced.graph.output_node()
+    outputs = output_values(output)
+    tokens = traced.graph.find_nodes(op="placeholder")[:count]
+    if list(outputs[:count]) != tokens or any(set(t.users) != {output} for t in tokens):
+        raise NotFunctionalError("it has effects that are kept in order by tokens")
+    output.args = (outputs[count:],)
+    for token in tokens:
+        traced.graph.erase_node(token)
 
 
 def _write_inputs(traced: fx.GraphModule, signature: GraphSignature) -> None:

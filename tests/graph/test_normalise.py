@@ -467,3 +467,21 @@ def test_the_innermost_frame_outside_torch_is_the_users():
     assert (frame.location, frame.code) == ("model.py:12", "return self.norm(x)")
     assert user_frame("") is None
     assert user_frame(None) is None
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_an_op_that_may_raise_leaves_no_token_in_a_graph(grad):
+    """A composite such as `linalg.inv` checks for errors in order; whole, it needs nothing else."""
+    count, x = torch.zeros(3), torch.eye(3) + 0.1
+
+    def function(count, x):
+        count.add_(1)
+        return torch.linalg.inv(x * 2) + count
+
+    backend, out = normal_form(function, count, x, grad=grad)
+
+    assert backend.levels == ["inference"]
+    assert [i.kind for i in backend.graphs[0].inputs] == ["input", "input"]
+    assert "aten.linalg_inv.default" in targets(backend.graphs[0])
+    torch.testing.assert_close(out, torch.linalg.inv(x * 2) + 1)
+    assert torch.equal(count, torch.ones(3))
