@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fuseopt.codegen.generate import Candidate
+from fuseopt.graph.unchecked import without_refusals
 from fuseopt.ir import dims
 from fuseopt.ir.kernel import TensorParam
 from fuseopt.plan import Site
@@ -129,8 +130,8 @@ def standalone(title: str, site: Site, candidate: Candidate) -> str:
         for n, p in enumerate(kernel.inputs)
     ]
     sizes = [dims.hint(s, hints) for _, s in site.region.symbols]
-    reference = _reference(site.reference)
-    constants = _constants(site.reference)
+    unchecked = without_refusals(site.reference)
+    reference, constants = _reference(unchecked), _constants(unchecked)
     return _FILE.format(
         title=title,
         imports=_imports(reference, constants),

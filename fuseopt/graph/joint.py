@@ -36,7 +36,14 @@ from fuseopt.graph.whole import remember
 from fuseopt.ir import dims
 from fuseopt.ops.declare import SUPPORTED_DTYPES
 
-__all__ = ["parts_losses", "parts_norms", "parts_products", "parts_softmax", "write_composites"]
+__all__ = [
+    "parts_losses",
+    "parts_norms",
+    "parts_products",
+    "parts_softmax",
+    "write_composite",
+    "write_composites",
+]
 
 aten = torch.ops.aten
 
@@ -58,6 +65,11 @@ def write_composites(gm: fx.GraphModule, has_kernels: Callable[[torch.device], b
     _widen_again(gm.graph)
     gm.recompile()
     return count
+
+
+def write_composite(graph: fx.Graph, node: fx.Node) -> bool:
+    """Write one composite in pieces, in place; return whether it could be."""
+    return _write(graph, node, COMPOSITES[target_name(node)], Known())
 
 
 def _widen_again(graph: fx.Graph) -> None:

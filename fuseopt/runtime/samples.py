@@ -36,6 +36,12 @@ def index_limits(kernel: LoopKernel) -> dict[int, Any]:
     return limits
 
 
+def steering_inputs(kernel: LoopKernel) -> frozenset[int]:
+    """Return the inputs that decide which elements of others a kernel reads."""
+    read = walk([atom.value for atom in _all_indirect(kernel)])
+    return frozenset(v.param for v in read if isinstance(v, Load))
+
+
 def _all_indirect(kernel: LoopKernel) -> list[Indirect]:
     indices = [v.index for v in kernel.values() if isinstance(v, (Load, Coordinate))]
     return [atom for index in indices for atom in _indirect(index)]

@@ -18,6 +18,7 @@ from torch import fx
 from fuseopt.errors import CacheError, KernelError
 from fuseopt.events import Verified
 from fuseopt.graph.lift import target_name
+from fuseopt.graph.unchecked import without_refusals
 from fuseopt.ir import dims
 from fuseopt.ops.declare import OPS
 from fuseopt.runtime.cache import Store
@@ -83,13 +84,15 @@ def _check(
 ) -> Verified:
     how = "device" if kernel.device.type == "cuda" else "interpreter"
     known = dict(sizes)
+    unchecked = without_refusals(reference)
     if not _fits(kernel, known):
         return Verified(key, True, "not run: the check would not fit the device's memory")
     worst = Verdict(True)
     try:
         built = kernel.for_sizes([known[s] for s in kernel.symbols])
-        for name, inputs in input_sets(kernel.kernel, kernel.device, known):
-            verdict = _check_once(kernel, built, reference, inputs, known, size_inputs)
+        parts = unchecked is not reference
+        for name, inputs in input_sets(kernel.kernel, kernel.device, known, parts=parts):
+            verdict = _check_once(kernel, built, unchecked, inputs, known, size_inputs)
             if not verdict.passed:
                 detail = f"{name} inputs: {verdict.detail}"
                 return verified(key, how, verdict, detail)

@@ -9,28 +9,34 @@ import torch
 
 from fuseopt.ir.kernel import LoopKernel
 from fuseopt.ir.memory import memory_of
-from fuseopt.runtime.samples import draw_inputs, index_limits
+from fuseopt.runtime.samples import draw_inputs, steering_inputs
 
 
 def input_sets(
-    kernel: LoopKernel, device: torch.device, sizes: Mapping[Any, int]
+    kernel: LoopKernel, device: torch.device, sizes: Mapping[Any, int], *, parts: bool = False
 ) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """Yield named sets of inputs for a kernel, a few.
 
     plain: normally distributed. uneven: elements from 1e-4 to 1e3 (1e2 for float16) in size,
     constant stretches, an offset far above the spread, zeros. special: some NaN and infinities.
+    What indices are computed from stays plain, so that they stay inside. parts: yield one more,
+    of numbers in [0, 1), for what gives NaN elsewhere.
     """
     generator = torch.Generator(device).manual_seed(20)
     yield "plain", draw_inputs(kernel, device, sizes, generator)
     if not any(p.dtype.is_floating_point for p in kernel.inputs):
         return
-    limits = index_limits(kernel)
+    steering = steering_inputs(kernel)
     tensors = draw_inputs(kernel, device, sizes, generator)
-    yield "uneven", [t if n in limits else _uneven(t, generator) for n, t in enumerate(tensors)]
+    yield "uneven", [t if n in steering else _uneven(t, generator) for n, t in enumerate(tensors)]
+    if parts:
+        tensors = draw_inputs(kernel, device, sizes, generator)
+        yield "parts", [t if n in steering else _parts(t) for n, t in enumerate(tensors)]
     tensors = draw_inputs(kernel, device, sizes, generator)
     # Only in the largest tensors: what an infinite weight gives depends on the formula's order.
     largest = max(t.numel() for t in tensors)
-    yield "special", [_special(t, n) if t.numel() == largest else t for n, t in enumerate(tensors)]
+    hit = [n for n, t in enumerate(tensors) if t.numel() == largest and n not in steering]
+    yield "special", [_special(t, n) if n in hit else t for n, t in enumerate(tensors)]
 
 
 def _uneven(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -49,6 +55,13 @@ def _uneven(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         values[quarter // 2 : quarter] = 0.0
         values[quarter : 2 * quarter] = values[quarter : 2 * quarter].clamp(-1, 1) + 100.0
     flat.copy_(values)
+    return tensor
+
+
+def _parts(tensor: torch.Tensor) -> torch.Tensor:
+    flat = memory_of(tensor)
+    if flat.dtype.is_floating_point:
+        flat.copy_(flat.double().abs() % 1)
     return tensor
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from fuseopt.graph.seeded_dropout import with_native_dropout
+from fuseopt.graph.unchecked import without_refusals
 from fuseopt.graph.whole import make_whole
 from fuseopt.ir import dims
 from fuseopt.runtime.autotune import time_candidates
@@ -40,6 +41,7 @@ def time_region(
         return float(known["ours"]), float(known["before"])
     native = with_native_dropout(reference)
     make_whole(native, lambda _: True)
+    native = without_refusals(native)
     with torch.no_grad(), torch.cuda.device(kernel.device):
         generator = torch.Generator(kernel.device).manual_seed(0)
         inputs = draw_inputs(kernel.kernel, kernel.device, sizes, generator)

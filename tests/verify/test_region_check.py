@@ -314,6 +314,43 @@ def test_indices_stay_inside_their_table():
         assert 0 <= tensors[place].min() <= tensors[place].max() < 5
 
 
+def test_numbers_that_indices_are_computed_from_stay_plain():
+    """NaN is no index: on a device the kernel that meets one, or PyTorch, ends the process."""
+
+    def function(table, x):
+        return table.gather(1, (x.abs() * 2).clamp(max=4).long()) * x
+
+    table, x = random(4, 5), random(4, 5, seed=1)
+    site = planned(function, table, x).only
+
+    sets = dict(input_sets(site.region.kernel, CPU, {}))
+    assert all(site.reference(*tensors)[0].shape == (4, 5) for tensors in sets.values())
+    assert any(t.isnan().any() for t in sets["special"])
+    assert verdict_on(function, table, x).passed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x, t: F.binary_cross_entropy(x, t, reduction="none") * 2, id="given"),
+        pytest.param(lambda x, t: F.binary_cross_entropy(x.sigmoid(), t.sigmoid()), id="computed"),
+    ],
+)
+def test_an_op_that_refuses_values_is_checked_on_any(function, dtype):
+    """On a device the assertion of the original would end the process, not only the check."""
+    part = torch.rand(8, 64, generator=torch.Generator().manual_seed(0), dtype=dtype)
+
+    assert verdict_on(function, part, part.flip(0)).passed
+
+
+def test_a_wrong_kernel_of_an_op_that_refuses_values_is_found_out(corrupt):
+    corrupt("-100.0", "-1.0")
+    part = torch.rand(8, 64, generator=torch.Generator().manual_seed(0))
+
+    assert not verdict_on(lambda x, t: F.binary_cross_entropy(x, t) * 2, part, part).passed
+
+
 def test_inputs_are_the_same_each_time_and_draw_nothing_from_the_global_state():
     state = torch.get_rng_state()
     first, second = (dict(input_sets(kernel_of(param(8, 8)), CPU, {})) for _ in range(2))
