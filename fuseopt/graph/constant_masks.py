@@ -15,10 +15,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
 
+from fuseopt.graph.fold import LARGEST, evaluate
 from fuseopt.graph.form import copy_graph
-from fuseopt.graph.masks import attention_arguments, kind_of_mask, replace_mask
+from fuseopt.graph.head import name_of_op
+from fuseopt.graph.masks import attention_arguments, is_square, kind_of_mask, replace_mask
 
 # Functions and methods that compute from numbers and each other alone, by name.
 _PURE = frozenset(
@@ -33,7 +34,6 @@ _READERS = frozenset(
     "add sub mul neg matmul mm bmm einsum outer embedding gather index_select cos sin exp where "
     "masked_fill eq ne ge gt le lt cat stack cross_entropy nll_loss".split()
 )
-LARGEST = 1 << 26  # bytes of a mask that is computed
 
 
 def without_constant_masks(gm: fx.GraphModule) -> fx.GraphModule:
@@ -51,8 +51,8 @@ def without_constant_masks(gm: fx.GraphModule) -> fx.GraphModule:
         mask = _mask_of(node)
         if mask not in constant:
             continue
-        kind = kind_of_mask(_evaluate(mask, values))
-        if kind == "all" or (kind == "causal" and _is_square(node)):
+        kind = kind_of_mask(evaluate(mask, values))
+        if kind == "all" or (kind == "causal" and is_square(attention_arguments(node))):
             replace_mask(twin, attention_arguments(twin), causal=kind == "causal")
     for node in reversed(gm.graph.nodes):
         if node in constant and not twins[node].users:
@@ -73,14 +73,11 @@ def _constants(graph: fx.Graph) -> set[fx.Node]:
     """Values that depend on no input and that nothing writes to."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
-        if _is_pure(node) and found.issuperset(node.all_input_nodes) and _is_small(node):
+        if _name(node) in _PURE and found.issuperset(node.all_input_nodes) and _is_small(node):
             found.add(node)
-    written: set[fx.Node] = set()  # perhaps, or made of what is
-    for node in graph.nodes:
-        if node not in found:
-            continue
-        safe = all(u in found or _mask_of(u) is node or _name(u) in _READERS for u in node.users)
-        if not safe or written.intersection(node.all_input_nodes):
+    written: set[fx.Node] = set()  # perhaps, or of one memory with what is
+    for node in found:
+        if not all(u in found or _mask_of(u) is node or _name(u) in _READERS for u in node.users):
             written.add(node)
     # A write through a view reaches what is viewed, so whoever it was made of counts as well.
     for node in reversed(graph.nodes):
@@ -93,14 +90,7 @@ def _constants(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _name(node: fx.Node) -> str:
-    if "out" in node.kwargs or node.op not in ("call_function", "call_method"):
-        return ""
-    target = node.target
-    return target if isinstance(target, str) else getattr(target, "__name__", "")
-
-
-def _is_pure(node: fx.Node) -> bool:
-    return _name(node) in _PURE
+    return "" if "out" in node.kwargs else name_of_op(node)
 
 
 def _is_small(node: fx.Node) -> bool:
@@ -115,25 +105,3 @@ def _is_small(node: fx.Node) -> bool:
             return False
         count *= size
     return count <= LARGEST
-
-
-def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    if node not in values:
-        args = fx.map_arg(node.args, lambda n: _evaluate(n, values))
-        kwargs = fx.map_arg(node.kwargs, lambda n: _evaluate(n, values))
-        with torch.no_grad(), _disable_current_modes():
-            if isinstance(node.target, str):
-                values[node] = getattr(args[0], node.target)(*args[1:], **kwargs)
-            else:
-                values[node] = node.target(*args, **kwargs)
-    return values[node]
-
-
-def _is_square(node: fx.Node) -> bool:
-    query, key = node.args[:2] if len(node.args) > 1 else (None, None)
-    shapes = [
-        n.meta["example_value"].shape[-2]
-        for n in (query, key)
-        if isinstance(n, fx.Node) and isinstance(n.meta.get("example_value"), torch.Tensor)
-    ]
-    return len(shapes) == 2 and shapes[0] == shapes[1]

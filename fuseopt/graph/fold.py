@@ -43,7 +43,7 @@ def fold_constants(
     ]
     values: dict[fx.Node, Any] = {}
     for number, node in enumerate(wanted):
-        _replace(gm, node, f"_folded_{number}", _evaluate(node, values))
+        _replace(gm, node, f"_folded_{number}", evaluate(node, values))
     if wanted:
         gm.graph.eliminate_dead_code()
         gm.recompile()
@@ -111,13 +111,16 @@ def _shared_with_outputs(graph: fx.Graph) -> set[fx.Node]:
     return set().union(*(alias_roots(node) for node in outputs)) if outputs else set()
 
 
-def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+def evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    """Compute what a node that depends on no input gives; `values` keeps what is known."""
     if node not in values:
-        args = fx.map_arg(node.args, lambda n: _evaluate(n, values))
-        kwargs = fx.map_arg(node.kwargs, lambda n: _evaluate(n, values))
-        assert callable(node.target)
+        args = fx.map_arg(node.args, lambda n: evaluate(n, values))
+        kwargs = fx.map_arg(node.kwargs, lambda n: evaluate(n, values))
         with torch.no_grad(), _disable_current_modes():
-            values[node] = node.target(*args, **kwargs)
+            if isinstance(node.target, str):
+                values[node] = getattr(args[0], node.target)(*args[1:], **kwargs)
+            else:
+                values[node] = node.target(*args, **kwargs)
     return values[node]
 
 

@@ -33,7 +33,7 @@ def simplify_masks(gm: fx.GraphModule) -> int:
         name = str(mask.target)
         if name not in known:
             known[name] = kind_of_mask(getattr(gm, name))
-        if known[name] == "other" or not _is_square(given):
+        if known[name] == "other" or not is_square(given):
             continue
         replace_mask(node, given, causal=known[name] == "causal")
         count += 1
@@ -71,12 +71,13 @@ def kind_of_mask(mask: torch.Tensor) -> str:
     return "causal"
 
 
-def _is_square(given: dict[str, object]) -> bool:
+def is_square(given: dict[str, object]) -> bool:
     """Whether there are as many queries as keys, so that causal means the same for both ends."""
     query, key = given["query"], given["key"]
     assert isinstance(query, fx.Node)
     assert isinstance(key, fx.Node)
-    return bool(query.meta["val"].shape[-2] == key.meta["val"].shape[-2])
+    name = "val" if "val" in query.meta else "example_value"  # Dynamo's graphs have the latter
+    return bool(query.meta[name].shape[-2] == key.meta[name].shape[-2])
 
 
 def replace_mask(node: fx.Node, given: dict[str, object], *, causal: bool) -> None:

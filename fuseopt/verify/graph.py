@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,13 +66,11 @@ class FirstCallCheck:
         kept = list(args)
         results = self.run(args)
         written = sorted(written_inputs(self.graph))
-        undefined = _undefined_outputs(self.graph)
         verdict = self._judge(
-            (*_without(results, undefined), *(kept[i] for i in written)),
-            (*_without(expected, undefined), *(given[i] for i in written)),
+            (*results, *(kept[i] for i in written)),
+            (*expected, *(given[i] for i in written)),
             again,
             before,
-            undefined,
         )
         self.log.record(verdict)
         if verdict.passed:
@@ -91,14 +89,13 @@ class FirstCallCheck:
         expected: Sequence[Any],
         inputs: list[Any],
         before: RandomStates,
-        undefined: Set[int],
     ) -> Verified:
         key = f"graph:{self.number}"
         limit = LIMITS[_precision(self.graph)]
-        distances = [
-            distance(a, b) if _dtype(a) == _dtype(b) else float("inf")
-            for a, b in zip(results, expected, strict=True)
-        ]
+        distances = self._distances(results, expected)
+        for place, (result, want) in enumerate(zip(results, expected, strict=True)):
+            if _dtype(result) != _dtype(want):
+                distances[place] = float("inf")
         worst = max(range(len(distances)), key=distances.__getitem__, default=0)
         error = distances[worst] if distances else 0.0
         if error <= limit:
@@ -107,17 +104,19 @@ class FirstCallCheck:
         wide = [widened(i) for i in _unshared(inputs, self.graph)]
         truth = self._truth(wide, before) if error < float("inf") else None
         if truth is not None:
-            truth = _without(truth, undefined)
-            ours = [distance(a, t) for a, t in zip(results, truth, strict=True)]
-            theirs = [distance(e, t) for e, t in zip(expected, truth, strict=True)]
+            ours, theirs = self._distances(results, truth), self._distances(expected, truth)
             if not _all_within(ours, theirs, limit):
-                theirs = self._least(theirs, truth, inputs, before, undefined)
+                theirs = self._least(theirs, truth, inputs, before)
             if _all_within(ours, theirs, limit):
                 return Verified(key, True, "first call", ours[worst], theirs[worst], limit)
-        compared = [n for n in range(len(results) + len(undefined)) if n not in undefined]
-        place = compared[worst]
-        text = f"output {place} of graph {self.number} differs from the original's by {error:.2g}"
+        text = f"output {worst} of graph {self.number} differs from the original's by {error:.2g}"
         return Verified(key, False, "first call", error, 0.0, limit, text)
+
+    def _distances(self, values: Sequence[Any], wanted: Sequence[Any]) -> list[float]:
+        """How far each output and written input is from another's; 0 for outputs of no meaning."""
+        undefined = _undefined_outputs(self.graph)
+        pairs = enumerate(zip(values, wanted, strict=True))
+        return [0.0 if n in undefined else distance(v, w) for n, (v, w) in pairs]
 
     def _truth(self, inputs: list[Any], before: RandomStates) -> Sequence[Any] | None:
         """Run the graph on inputs in float64, with the random numbers that the call drew."""
@@ -132,12 +131,7 @@ class FirstCallCheck:
             _restore(after)
 
     def _least(
-        self,
-        errors: list[float],
-        truth: Sequence[Any],
-        inputs: list[Any],
-        before: RandomStates,
-        undefined: Set[int],
+        self, errors: list[float], truth: Sequence[Any], inputs: list[Any], before: RandomStates
     ) -> list[float]:
         """The original's errors, or what the last digits of the inputs change where that is more.
 
@@ -147,8 +141,7 @@ class FirstCallCheck:
             given = moved(_unshared(inputs, self.graph), seed)
             changed = self._truth([widened(i) for i in given], before)
             if changed is not None:
-                changed = _without(changed, undefined)
-                by = [distance(c, t) for c, t in zip(changed, truth, strict=True)]
+                by = self._distances(changed, truth)
                 errors = [max(pair) for pair in zip(errors, by, strict=True)]
         return errors
 
@@ -170,10 +163,6 @@ def _is_random_state(value: Any) -> bool:
     name = str(getattr(made, "target", ""))
     assert isinstance(place, int)
     return name.startswith("aten._scaled_dot_product_") and place >= FIRST_OF_STATE
-
-
-def _without(values: Sequence[Any], places: Set[int]) -> Sequence[Any]:
-    return [v for n, v in enumerate(values) if n not in places]
 
 
 def _all_within(ours: list[float], theirs: list[float], limit: float) -> bool:
