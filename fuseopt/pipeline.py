@@ -17,6 +17,7 @@ from fuseopt.events import FellBack, GraphCaptured, Log, Reason
 from fuseopt.graph.form import NormalisedGraph, count_kernels
 from fuseopt.graph.guards import guard_hooks
 from fuseopt.graph.normalise import Compiled, normalise
+from fuseopt.graph.overlap import SHARED
 from fuseopt.graph.seeded_dropout import seed_dropouts
 from fuseopt.graph.whole import make_whole
 from fuseopt.rewrite import rewrite
@@ -54,6 +55,12 @@ def compile_captured(
     def has_kernels(device: torch.device) -> bool:
         return can_launch(device, environment)
 
+    def as_written(*args: Any) -> Any:
+        event = FellBack(-1, Reason.CAPTURE, SHARED)
+        if event not in log.events:
+            log.record(event)
+        return gm(*args)
+
     guard_hooks()
     try:
         with log.timed("normalise"):
@@ -64,6 +71,7 @@ def compile_captured(
                 lambda graph: compile_part(graph, session, environment),
                 log.next_graph,
                 has_kernels,
+                as_written,
             )
         for event in rewritten.fused:
             log.record(event)

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from fuseopt.events import FellBack, Log, Reason
 from fuseopt.graph.export import ProgramGraph
+from fuseopt.graph.overlap import SHARED
 
 
 class ProgramCall:
@@ -51,7 +52,7 @@ class ProgramCall:
             if event not in self._log.events:
                 self._log.record(event)
             return type(self._module).forward(self._module, *args, **kwargs)
-        outputs = self._run(owned + [flat[i] for i in self._exported.taken])
+        outputs = self._run(self._inputs(owned, flat))
         return pytree.tree_unflatten(outputs, self._out_spec)
 
     def _why_not(self, flat: list[Any], spec: pytree.TreeSpec, owned: list[Any]) -> str:
@@ -65,7 +66,13 @@ class ProgramCall:
             return "the inputs are passed in another form than the exported one"
         if not self._exported.expected.fits([flat[i] for i in self._exported.taken]):
             return "the inputs have other dtypes, layouts or sizes than the exported ones"
+        overlaps = self._exported.overlaps
+        if overlaps and not overlaps(self._inputs(owned, flat)):
+            return SHARED
         return ""
+
+    def _inputs(self, owned: list[Any], flat: list[Any]) -> list[Any]:
+        return owned + [flat[i] for i in self._exported.taken]
 
 
 def _holder(module: nn.Module, path: str) -> tuple[dict[str, Any], str]:

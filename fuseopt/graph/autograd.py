@@ -74,6 +74,15 @@ def trace_with_autograd(
     )
 
 
+def mutated_inputs(inputs: Sequence[Input]) -> frozenset[int]:
+    """Return the places of the inputs that the graph just traced writes to."""
+    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    told = getattr(metadata, "input_info", ())
+    if len(told) != len(inputs):  # inputs that overlap were put together
+        return frozenset(range(len(inputs)))
+    return frozenset(place for place, info in enumerate(told) if info.mutates_data)
+
+
 def _save_as_given(forward: fx.GraphModule) -> None:
     """Let the backward pass see inputs as the forward pass found them.
 

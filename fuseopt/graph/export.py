@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -24,8 +25,9 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Tenso
 from fuseopt.errors import UsageError
 from fuseopt.graph.dropout import without_idle_dropout
 from fuseopt.graph.expected import Expected
-from fuseopt.graph.form import Input, NormalisedGraph, check_form
+from fuseopt.graph.form import Input, NormalisedGraph, check_form, written_inputs
 from fuseopt.graph.functional import NotFunctionalError, trace_functional
+from fuseopt.graph.overlap import overlap_test
 
 aten = torch.ops.aten
 
@@ -49,12 +51,15 @@ class ProgramGraph:
     owned: dotted paths of parameters, buffers and constants in `program.module()`.
     taken: positions in the flat list of the caller's inputs; constants among them are not taken.
     expected: what those inputs have to be.
+    overlaps: whether the graph's inputs share memory as it needs them to, None where it is right
+        however they do.
     """
 
     graph: NormalisedGraph
     owned: tuple[str, ...]
     taken: tuple[int, ...]
     expected: Expected
+    overlaps: Callable[[Sequence[Any]], bool] | None
 
 
 def load_program(path: str | os.PathLike[str]) -> ExportedProgram:
@@ -115,8 +120,9 @@ def normalise_program(program: ExportedProgram, number: int) -> ProgramGraph:
     taken = [(s, n) for s, n in kept if s.kind is InputKind.USER_INPUT]
     if len(owned) + len(taken) < len(kept):
         raise NotFunctionalError("an input is neither a tensor nor a number")
+    examples = [n.meta["val"] for _, n in (*owned, *taken)]
     with torch.no_grad():
-        traced = trace_functional(gm, [n.meta["val"] for _, n in (*owned, *taken)])
+        traced = trace_functional(gm, examples)
     inputs = (
         *(Input(_KINDS[s.kind], s.target or "") for s, _ in owned),
         *(Input("input") for _ in taken),
@@ -128,6 +134,7 @@ def normalise_program(program: ExportedProgram, number: int) -> ProgramGraph:
         owned=tuple(s.target or "" for s, _ in owned),
         taken=tuple(users.index(s) for s, _ in taken),
         expected=Expected(tuple(n.meta["val"] for _, n in taken), program.range_constraints),
+        overlaps=overlap_test(inputs, examples, written_inputs(traced)),
     )
 
 

@@ -16,12 +16,19 @@ import torch
 from torch import fx
 from torch._dynamo.exc import RestartAnalysis
 
-from fuseopt.graph.autograd import trace_with_autograd
+from fuseopt.graph.autograd import mutated_inputs, trace_with_autograd
 from fuseopt.graph.constant_masks import without_constant_masks
 from fuseopt.graph.dropout import with_dropout_out_of_place, without_idle_dropout
-from fuseopt.graph.form import Input, NormalisedGraph, check_form, output_values
+from fuseopt.graph.form import (
+    Input,
+    NormalisedGraph,
+    check_form,
+    output_values,
+    written_inputs,
+)
 from fuseopt.graph.functional import trace_functional
 from fuseopt.graph.locate import dotted_path
+from fuseopt.graph.overlap import held_to_overlaps, overlap_test
 
 _logger = logging.getLogger(__name__)
 
@@ -35,13 +42,17 @@ def normalise(
     compile_graph: Callable[[NormalisedGraph], Compiled],
     next_number: Callable[[], int],
     has_kernels: Callable[[torch.device], bool] = lambda _: False,
+    as_written: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """Bring a Dynamo graph to normal form and return a function of its inputs.
 
     Every normalised graph goes through `compile_graph`; `next_number` gives each its number.
     has_kernels: whether kernels run on a device, which then draw dropout's random numbers.
+    as_written: runs calls whose inputs share memory in another way, by default as Dynamo captured
+    them.
     """
     inputs = describe_inputs(gm, example_inputs)
+    captured = as_written or gm.forward
     gm = with_dropout_out_of_place(without_idle_dropout(gm), has_kernels)
 
     def compile_level(part: fx.GraphModule, level: str, what: tuple[Input, ...]) -> Compiled:
@@ -58,11 +69,14 @@ def normalise(
         # traces what it is made of.
         _logger.debug("traced after dispatch: %s", reason, exc_info=reason)
         gm = without_constant_masks(gm)
-        return trace_with_autograd(gm, example_inputs, inputs, compile_level, has_kernels)
+        run = trace_with_autograd(gm, example_inputs, inputs, compile_level, has_kernels)
+        test = overlap_test(inputs, example_inputs, mutated_inputs(inputs))
+        return held_to_overlaps(run, captured, test)
+    test = overlap_test(inputs, example_inputs, written_inputs(traced))
     run = compile_level(traced, "inference", inputs)
     if any(node.target is torch._C._set_grad_enabled for node in gm.graph.nodes):
         run = _without_grad(run)
-    return lambda *args: run(list(args))
+    return held_to_overlaps(lambda *args: run(list(args)), captured, test)
 
 
 def describe_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[Input, ...]:
