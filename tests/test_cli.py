@@ -56,6 +56,13 @@ def branching():
     return Branching().eval(), (torch.ones(8, 8),), {}
 
 
+def probabilities():
+    def loss(x, y):
+        return torch.nn.functional.binary_cross_entropy(x, y, reduction="none") * 2 + x
+
+    return loss, (torch.rand(4, 8), torch.rand(4, 8)), {}
+
+
 def training():
     return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), (torch.randn(4, 8),), {}
 
@@ -302,7 +309,7 @@ def test_show_says_which_regions_there_are(run):
     assert err == ["fuseopt: 'g9r9' is not a region of the report: g0r0"]
 
 
-@pytest.mark.parametrize("factory", ["function", "make"])
+@pytest.mark.parametrize("factory", ["function", "make", "probabilities"])
 def test_show_writes_a_file_that_runs_on_its_own(run, factory):
     code, out, _ = run("show", f"models.py:{factory}", "g0r0", "-o", "kernel.py")
 

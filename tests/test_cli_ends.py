@@ -81,6 +81,11 @@ MISTAKES = [
     (["report", "chains.py:sparse"], "calling the model raised RuntimeError"),
     (["report", "chains.py:make", "--target", "sm_999"], "'sm_999' is not one of sm_75, "),
     (["report", "chains.py:make", "--json", ""], "an empty name"),
+    (
+        ["explain", "chains.py:make", ""],
+        "no node, module, source line or op of chains.py:make is ''",
+    ),
+    (["show", "chains.py:make", ""], "'' is not a region of the report: g0r0"),
     (["report", "hf:BERT"], "did you mean bert"),
     (["report", "hf:bert", "--set", "hidden_size=wide"], "expected int, got str"),
     (["report", "hf:bert", "--layers", "1", "--seq", "9999"], "must match the existing size"),

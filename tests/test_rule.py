@@ -411,6 +411,42 @@ def test_a_kernel_needs_every_value_it_reads(tmp_path):
     assert "virtual" not in names_of(log) or len(declined) == 0
 
 
+class Shifted(Rule):
+    """A kernel that gives a product and a function of its sum with a shift."""
+
+    @staticmethod
+    def pattern(x, y, shift):
+        h = x * y
+        return torch.tanh(h + shift), h
+
+    def kernel(self, match: Match) -> Prewritten:
+        return Prewritten(_shifted, ("x", "y", "shift"))
+
+
+def _shifted(x, y, shift):
+    h = x * y
+    return torch.tanh(h + shift), h
+
+
+def test_a_kernel_reads_no_random_numbers_that_wait_for_its_result(tmp_path):
+    """The shift is the second draw, which waits for the first, which reads the product."""
+
+    def block(x, y):
+        h = x * y
+        first = torch.bernoulli(torch.sigmoid(h))
+        return torch.tanh(h + torch.rand_like(x)) + first
+
+    call, log = compiled(block, X, Y, rules=[Shifted], tmp_path=tmp_path)
+    x, y = drawn((2, 3, 16), (2, 3, 16))
+    torch.manual_seed(0)
+    found = call(x, y)
+    torch.manual_seed(0)
+
+    assert [e.code for e in log.of(NotFused) if e.rule == "shifted"] == [Reason.CYCLE]
+    assert "shifted" not in names_of(log)
+    torch.testing.assert_close(found, block(x, y))
+
+
 class Confused(Rule):
     """A rule whose methods do what `answer` says."""
 

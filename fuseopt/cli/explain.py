@@ -106,7 +106,7 @@ def find_nodes(made: Examination, text: str) -> list[Found]:
         lambda n: n.module == text or n.module.startswith(f"{text}."),
     )
     for test in tests:
-        found = [f for f in everything if test(f.info)]
+        found = [f for f in everything if text and test(f.info)]
         if found:
             return found
     names = {w for f in everything for w in (f.info.name, f.info.module, f.info.location)}

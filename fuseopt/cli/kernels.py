@@ -39,7 +39,7 @@ def find_place(made: Examination, text: str) -> Place:
     if not known:
         raise UsageError(f"{made.target.name} has no regions to show")
     exact = [p for p in known if text in (p.region, p.site.name)]
-    similar = exact or [p for p in known if p.site.name.startswith(text)]
+    similar = exact or [p for p in known if text and p.site.name.startswith(text)]
     if similar and len({p.site.region.key for p in similar}) == 1:
         return similar[0]
     names = ", ".join(dict.fromkeys(p.region for p in similar or known))

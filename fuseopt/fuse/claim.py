@@ -73,11 +73,12 @@ def claim(
     if not registry.rules or not nodes:
         return Claims()
     search = Search(Subject(nodes, lift(nodes, inline)), registry)
+    waits_for = {after: before for before, after in next_effects(graph).items()}
     replaced: list[Claim] = []
     seeds: list[frozenset[fx.Node]] = []
     declined: list[NotFused] = []
     for found in search.all(partly=False):
-        made = _claimed(found)
+        made = _claimed(found, waits_for)
         if isinstance(made, Claim):
             replaced.append(made)
         elif made is None:
@@ -94,7 +95,7 @@ def _event(found: Found, reject: Reject, number: int) -> NotFused:
     return NotFused(number, infos, reject.code, reject.reason, culprit, name_of(found.rule))
 
 
-def _claimed(found: Found) -> Claim | Reject | None:
+def _claimed(found: Found, waits_for: Mapping[fx.Node, fx.Node]) -> Claim | Reject | None:
     """What becomes of a match: a claim, a reason why not, or None for a generated kernel."""
     match = found.match
     prewritten: Prewritten | None = ask(found.rule, "kernel", match)
@@ -115,7 +116,7 @@ def _claimed(found: Found) -> Claim | Reject | None:
         inputs.append(node)
     outputs, picks = _outputs(found)
     dead = _dead(match.root, inputs, outputs)
-    if _depends(inputs, frozenset(dead)):
+    if _depends(inputs, frozenset(dead), waits_for):
         return Reject("a value it reads depends on one it computes", match.root, Reason.CYCLE)
     key = _key(found, prewritten, inputs, outputs)
     return Claim(key, match.rule, match, prewritten, tuple(inputs), outputs, picks, tuple(dead))
@@ -156,15 +157,16 @@ def _place(node: fx.Node) -> tuple[int, ...]:
     return tuple(node._sort_key)
 
 
-def _depends(inputs: Sequence[fx.Node], on: frozenset[fx.Node]) -> bool:
-    graph = next(iter(on)).graph
-    waits_for = {after: (before,) for before, after in next_effects(graph).items()}
+def _depends(
+    inputs: Sequence[fx.Node], on: frozenset[fx.Node], waits_for: Mapping[fx.Node, fx.Node]
+) -> bool:
     stack, seen = list(inputs), set(inputs)
     while stack:
         node = stack.pop()
         if node in on:
             return True
-        for source in (*node.all_input_nodes, *waits_for.get(node, ())):
+        before = [waits_for[node]] if node in waits_for else []
+        for source in (*node.all_input_nodes, *before):
             if source not in seen:
                 seen.add(source)
                 stack.append(source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -94,11 +95,18 @@ class LoopKernel:
         folds = (v for v in self.values() if isinstance(v, Fold))
         return (f for f in folds if f.over != self.columns)
 
-    def sizes(self) -> Iterator[Size]:
-        """Every size that the kernel computes with: its tensors', its loops' and its values'."""
+    def extents(self) -> frozenset[Any]:
+        """The size symbols that its loops and the layouts of its tensors are made of."""
+        return frozenset().union(*map(dims.symbols_in, self._layout()))
+
+    def _layout(self) -> Iterator[Size]:
         yield from (axis.extent for axis in self.axes)
         for param in (*self.inputs, *self.outputs):
             yield from (*param.shape, *param.strides)
+
+    def sizes(self) -> Iterator[Size]:
+        """Every size that the kernel computes with: its tensors', its loops' and its values'."""
+        yield from self._layout()
         for store in self.stores:
             yield from store.index.sizes()
         for value in self.values():

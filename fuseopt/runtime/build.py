@@ -99,8 +99,8 @@ class Builder:
 
         sources = []
         for order in orders:
-            bucket = {s: _bucket(h) for s, h in zip(order.symbols, order.hints, strict=True)}
-            candidates = self._candidates(order, bucket)
+            bucket = self._region_kernel(order).bucket(order.hints)
+            candidates = self._candidates(order, dict(zip(order.symbols, bucket, strict=True)))
             tried = candidates if self.environment.tune else candidates[:1]
             sources += [source for c in tried for source in c.sources]
         compile_many(sources, Target.of(self.device), self.store, self.environment.jobs)
@@ -203,10 +203,6 @@ class _Trial:
         passed = [*built.passed(self.sizes), *built.scratch(self.sizes, device)]
         stream = stream_of(device)
         built.launch(built.grid(self.sizes), 1, 1, stream, *self.tensors, *passed)
-
-
-def _bucket(size: int) -> int:
-    return 1 << (size - 1).bit_length() if size > 1 else 1
 
 
 def _bytes(param: TensorParam, sizes: dict[Any, int]) -> int:

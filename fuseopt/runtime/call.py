@@ -1,7 +1,8 @@
 """Calling a region's kernel: outputs allocated, the binary for the sizes at hand launched.
 
 A kernel of fixed shapes has one binary. One with size symbols has a binary for each bucket of
-sizes (powers of two), made when first needed; within a bucket one schedule serves all sizes.
+sizes (powers of two), made when first needed; within a bucket one schedule serves all sizes. A
+number that it only computes with, like a step's, is no size: one binary serves all its values.
 """
 
 from __future__ import annotations
@@ -65,15 +66,26 @@ class RegionKernel:
     seconds_before: float = 0.0
     original: Callable[..., Sequence[torch.Tensor]] | None = None
     refused: Callable[[Sequence[int], FuseOptError], None] = lambda sizes, error: None
+    _extents: frozenset[Any] = field(init=False)
     _without: set[tuple[int, ...]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._extents = self.kernel.extents()
 
     @property
     def __name__(self) -> str:
         return self.name
 
+    def bucket(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Return the sizes that a kernel for these is built for."""
+        return tuple(
+            1 << (size - 1).bit_length() if size > 1 and symbol in self._extents else 1
+            for symbol, size in zip(self.symbols, sizes, strict=True)
+        )
+
     def for_sizes(self, sizes: Sequence[int]) -> Built:
         """Return the kernel built for sizes like these."""
-        bucket = _bucket(sizes)
+        bucket = self.bucket(sizes)
         found = self.built.get(bucket)
         if found is None:
             hints = dict(zip(self.symbols, bucket, strict=True))
@@ -98,14 +110,14 @@ class RegionKernel:
 
     def _for_call(self, sizes: Sequence[int]) -> Built | None:
         """Return the kernel for sizes like these, None where there is none: a call must not end."""
-        if self._without and _bucket(sizes) in self._without:
+        if self._without and self.bucket(sizes) in self._without:
             return None
         try:
             return self.for_sizes(sizes)
         except FuseOptError as error:
             if self.original is None:
                 raise
-            self._without.add(_bucket(sizes))
+            self._without.add(self.bucket(sizes))
             self.refused(sizes, error)
             return None
 
@@ -122,10 +134,6 @@ class RegionKernel:
         shape = [dims.hint(s, sizes) for s in param.shape]
         strides = self._strides(param, sizes)
         return torch.empty_strided(shape, strides, dtype=param.dtype, device=self.device)
-
-
-def _bucket(sizes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(1 << (s - 1).bit_length() if s > 1 else 1 for s in sizes)
 
 
 ALIGNMENT = 16  # bytes: what kernels assume of every pointer

@@ -10,6 +10,7 @@ from torch import nn
 
 import fuseopt
 from fuseopt.events import FellBack, RegionFused, RolledBack
+from fuseopt.runtime.build import Builder
 from fuseopt.runtime.call import ALIGNMENT, realign, restride
 
 WIDTH = 24
@@ -294,3 +295,18 @@ def test_a_kernel_computes_with_a_number_that_is_no_size_of_its_tensors(function
     x = random(6, WIDTH)
 
     assert_fused_and_right(function, *[(x, n) for n in (2, 3, -5, 7)], verify=False)
+
+
+def test_one_binary_serves_all_values_of_a_number_and_one_each_bucket_of_sizes(monkeypatch):
+    built = []
+    build = Builder._build_one
+    monkeypatch.setattr(
+        Builder,
+        "_build_one",
+        lambda self, order, sizes: built.append(sizes) or build(self, order, sizes),
+    )
+    calls = [(random(rows, WIDTH), n) for rows in (5, 7, 8, 9) for n in (3, 40, -2, 700)]
+
+    assert_fused_and_right(lambda x, n: torch.softmax(x * n, -1), *calls, dynamic=True)
+
+    assert len(built) == 2
