@@ -120,7 +120,7 @@ else:
 
 _IMPORT = "from triton.language.extra import libdevice\n"
 # Where torch has another name than libdevice.
-_TORCH_NAMES = {"rint": "round", "fast_dividef": "divide"}
+_TORCH_NAMES = {"rint": "round", "fast_dividef": "divide", "fast_expf": "exp"}
 
 
 def standalone(title: str, site: Site, candidate: Candidate) -> str:

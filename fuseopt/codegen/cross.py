@@ -75,7 +75,7 @@ class CrossProgram:
             tops, totals = self._filled(first, "max_number"), self._filled(second, "sum")
             line(f"{top} = tl.max({tops}, 0)")
             line(f'{shift} = tl.where({top} == float("-inf"), 0.0, {top})')
-            line(f"{total} = tl.sum({totals} * tl.exp({tops} - {shift}), 0)")
+            line(f"{total} = tl.sum({totals} * _exp({tops} - {shift}), 0)")
             self.printer.pairs.finish(pair, top, total)
             return
         s = self.printer.schedule

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fuseopt.codegen import spell
-from fuseopt.codegen.fast import fast_spelling
+from fuseopt.codegen.fast import fast_spelling, fast_values, flushed_exponentials
 from fuseopt.codegen.random import bits_by_place, draws_by_place
 from fuseopt.codegen.schedule import Schedule
 from fuseopt.ir.dims import Size
@@ -41,16 +41,14 @@ class Tile:
 class Expressions:
     """Computes values at most once each: per program, or per tile where they vary inside it.
 
-    fast: approximate the dearer functions, for kernels whose results are rounded to 16 bits anyway.
     interpreted: spell NVIDIA's math functions as calls that Triton's interpreter can run.
     """
 
-    def __init__(
-        self, kernel: LoopKernel, schedule: Schedule, *, fast: bool, interpreted: bool
-    ) -> None:
+    def __init__(self, kernel: LoopKernel, schedule: Schedule, *, interpreted: bool) -> None:
         self.kernel = kernel
         self.schedule = schedule
-        self.fast = fast
+        self.fast = fast_values(kernel)
+        self.flushed = flushed_exponentials(kernel, self.fast)
         self.interpreted = interpreted
         self.body = Body()
         self.indent = 1
@@ -170,6 +168,8 @@ class Expressions:
                 return bits_by_place(self.name_of(seed), index, self.index)
             case Apply():
                 return self._apply(value)
+            case Convert(dtype=dtype, arg=Round(arg=arg)) if is_rounded_already(value):
+                return f"{self.typed(arg)}.to({spell.triton_type(dtype)})"
             case Convert(dtype=dtype, arg=arg):
                 text = self.typed(arg)
                 if dtype == torch.bool:
@@ -196,7 +196,9 @@ class Expressions:
         numbers_only = all(isinstance(a, Number) for a in compared)
         spelled = self.name_of if literal and not numbers_only else self.typed
         texts = [spelled(a) for a in args]
-        if self.fast:
+        if id(value) in self.flushed and value.dtype == torch.float32:
+            return f"_exp({texts[0]})"
+        if id(value) in self.fast:
             quick = fast_spelling(value, texts, self.inner_axes)
             if quick is not None:
                 return quick
@@ -293,6 +295,11 @@ def roots_of(store: Store) -> tuple[Value, ...]:
     return (*store.guard, store.value, *indirect)
 
 
+def is_rounded_already(value: Convert) -> bool:
+    """Return whether a conversion is of a value rounded to the same dtype."""
+    return isinstance(value.arg, Round) and value.arg.to == value.dtype
+
+
 def divides(block: int, count: Size) -> bool:
     """Whether blocks of this size fill a dimension without a remainder."""
     return isinstance(count, int) and count % block == 0
@@ -305,6 +312,8 @@ def _named_operands(value: Value) -> tuple[Value, ...]:
         and PRIMITIVES[value.primitive].gives_bool
         and all(isinstance(a, (Coordinate, Number)) for a in value.args)
     )
+    if isinstance(value, Convert) and is_rounded_already(value):
+        value = value.arg
     inline = compares or isinstance(value, Convert) or draws_by_place(value)
     if not inline:
         return value.operands

@@ -10,14 +10,22 @@ import torch
 
 from fuseopt.ir.index import Axis
 from fuseopt.ir.kernel import LoopKernel
-from fuseopt.ir.values import Apply, Convert, Number
+from fuseopt.ir.values import Apply, Convert, Fold, Number, Value
 
 NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 # Where a small change of a float becomes a step of one.
 _STEPS = frozenset({"floor", "ceil", "trunc", "round", "fmod", "eq", "ne", "lt", "le", "gt", "ge"})
+# What is near zero comes out of these far from it.
+_ENLARGE = frozenset({"log", "log2", "log10", "sqrt", "rsqrt", "pow", "atan2"})
 
 # The functions as they stand in a kernel's module, in the order in which they use each other.
 HELPERS = {
+    "_exp": '''
+@triton.jit
+def _exp(x):
+    """e ** x, zero below 1.2e-38."""
+    return {exponential}
+''',
     "_quotient": '''
 @triton.jit
 def _quotient(a, b):
@@ -28,7 +36,7 @@ def _quotient(a, b):
 @triton.jit
 def _tanh(x):
     """Hyperbolic tangent; two terms of its series where 1 - 2 / (e ** 2x + 1) cancels."""
-    far = 1.0 - _quotient(2.0, tl.exp(2.0 * x) + 1.0)
+    far = 1.0 - _quotient(2.0, _exp(2.0 * x) + 1.0)
     return tl.where(tl.abs(x) < 0.02, x * (1.0 - x * x * 0.33333334), far)
 ''',
     "_erf": '''
@@ -38,8 +46,8 @@ def _erf(x):
     t = _quotient(1.0, 1.0 + 0.3275911 * tl.abs(x))
     p = (1.061405429 * t - 1.453152027) * t + 1.421413741
     p = ((p * t - 0.284496736) * t + 0.254829592) * t
-    rest = p * tl.exp(-(x * x))
-    return tl.where(x < 0.0, rest - 1.0, 1.0 - rest)
+    size = 1.0 - p * _exp(-(x * x))
+    return {signed}
 ''',
 }
 
@@ -56,12 +64,89 @@ _MOVE = (
 )
 
 
-def may_be_fast(kernel: LoopKernel) -> bool:
-    """Whether every result is rounded to 16 bits and no small error becomes a step on the way."""
-    floats = [p.dtype for p in kernel.outputs if p.dtype.is_floating_point]
-    if not floats or any(d not in NARROW for d in floats):
+def fast_values(kernel: LoopKernel) -> frozenset[int]:
+    """Return the ids of the values that may be computed faster, and a little less exactly.
+
+    These reach results of 16 bits or fewer only, and no small error in them becomes a step on the
+    way.
+    """
+    values = kernel.values()
+    wide = [p.dtype for p in kernel.outputs if p.dtype.is_floating_point and p.dtype not in NARROW]
+    exact = {
+        id(store.value)
+        for store in kernel.stores
+        if (wide if store.partial else kernel.outputs[store.param].dtype in wide)
+    }
+    for value in reversed(values):  # users first
+        if id(value) in exact or _steps(value):
+            exact.update(id(operand) for operand in value.operands)
+    return frozenset(id(value) for value in values) - exact
+
+
+def flushed_exponentials(kernel: LoopKernel, fast: frozenset[int]) -> frozenset[int]:
+    """Return the ids of the exponentials whose results may be flushed to zero below 1.2e-38.
+
+    What is so small counts for nothing beside the 1 that a sum of exp(x - max(x)) has, and in a
+    result of 16 bits, unless a logarithm, a root or a division by it makes much of it.
+    """
+    values = kernel.values()
+    users: dict[int, list[Value]] = {}
+    enlarged: set[int] = set()
+    for value in reversed(values):  # users first
+        for place, operand in enumerate(value.operands):
+            users.setdefault(id(operand), []).append(value)
+            above = id(value) in enlarged and not _drowns(value, operand)
+            if above or _enlarges(value, place):
+                enlarged.add(id(operand))
+    stored = {id(store.value) for store in kernel.stores}
+    found = set()
+    for value in values:
+        if isinstance(value, Apply) and value.primitive == "exp":
+            above_it = users.get(id(value), [])
+            only_summed = id(value) not in stored and all(_drowns(u, value) for u in above_it)
+            if only_summed or (id(value) in fast and id(value) not in enlarged):
+                found.add(id(value))
+    return frozenset(found)
+
+
+def _enlarges(value: Value, place: int) -> bool:
+    """Whether an operand near zero makes for a result far from it."""
+    if not isinstance(value, Apply):
         return False
-    return not any(_steps(v) for v in kernel.values())
+    return value.primitive in _ENLARGE or (value.primitive == "div" and place == 1)
+
+
+def _drowns(value: Value, operand: Value) -> bool:
+    """Whether the smallest floats are lost in a sum, beside a number or the largest's exponential.
+
+    A sum of exp(x - max(x)) has a term of 1 if it runs over the axes of the maximum.
+    """
+    match value:
+        case Apply(primitive="add", args=(a, b)):
+            other = b if operand is a else a
+            return isinstance(other, Number) and _is_away_from_zero(other.value)
+        case Fold(combine="sum", over=over):
+            return _is_below_maximum(operand, over)
+    return False
+
+
+def _is_away_from_zero(number: object) -> bool:
+    return isinstance(number, (int, float)) and abs(number) > 1e-20
+
+
+def _is_below_maximum(value: Value, over: tuple[Axis, ...]) -> bool:
+    match value:
+        case Apply(
+            primitive="exp",
+            args=(
+                Apply(
+                    primitive="sub",
+                    args=(scores, Fold(combine="max" | "max_number", arg=arg, over=along)),
+                ),
+            ),
+        ):
+            return scores is arg and along == over
+    return False
 
 
 def _steps(value: object) -> bool:
@@ -89,11 +174,7 @@ def fast_spelling(value: Apply, texts: list[str], inner_axes: frozenset[Axis]) -
 
 def _divide(value: Apply, texts: list[str], inner_axes: frozenset[Axis]) -> str:
     divisor = value.args[1]
-    if (
-        isinstance(divisor, Number)
-        and isinstance(divisor.value, (int, float))
-        and abs(divisor.value) > 1e-30
-    ):
+    if isinstance(divisor, Number) and _is_away_from_zero(divisor.value):
         return f"({texts[0]} * {1.0 / divisor.value!r})"
     if not divisor.axes & inner_axes and value.axes & inner_axes:
         return f"({texts[0]} * (1.0 / {texts[1]}))"  # one division a row, not one an element
@@ -104,10 +185,15 @@ def helper_functions(lines: list[str], *, interpreted: bool) -> str:
     """Return the text of the functions above that some statements call."""
     body = "\n".join(lines)
     wanted = {name for name in HELPERS if f"{name}(" in body}
-    if wanted:
-        wanted.add("_quotient")
-    divide = "a / b" if interpreted else "libdevice.fast_dividef(a, b)"
-    found = [HELPERS[name].replace("{divide}", divide) for name in HELPERS if name in wanted]
+    if wanted & {"_tanh", "_erf"}:
+        wanted |= {"_quotient", "_exp"}
+    spellings = {
+        "divide": ("libdevice.fast_dividef(a, b)", "a / b"),
+        "exponential": ("libdevice.fast_expf(x)", "tl.exp(x)"),
+        "signed": ("libdevice.copysign(size, x)", "tl.where(x < 0.0, -size, size)"),
+    }
+    chosen = {name: texts[interpreted] for name, texts in spellings.items()}
+    found = [HELPERS[name].format(**chosen) for name in HELPERS if name in wanted]
     for size in (1, 2, 4, 8):
         if f"_anew_{size}(" in body:
             register = {"bits": 64, "kind": "l"} if size == 8 else {"bits": 32, "kind": "r"}

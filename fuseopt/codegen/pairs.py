@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import torch
+
 from fuseopt.codegen import spell
 from fuseopt.codegen.express import Tile
 from fuseopt.codegen.passes import Moments, OnlineSoftmax, Pair
@@ -74,8 +76,9 @@ class PairEmitter:
             line(f"{new} = {COMBINES[pair.maximum.combine].step.format(new, names[-1])}")
         # Where all is -inf so far there is nothing to rescale, and exp(-inf - -inf) is NaN.
         line(f'{shift} = tl.where({new} == float("-inf"), 0.0, {new})')
-        parts = " + ".join(f"tl.exp({name} - {shift})" for name in names)
-        line(f"{total} = {total} * tl.exp({top} - {shift}) + {parts}")
+        exp = _exponential(pair)
+        parts = " + ".join(f"{exp}({name} - {shift})" for name in names)
+        line(f"{total} = {total} * {exp}({top} - {shift}) + {parts}")
         line(f"{top} = {new}")
 
     def _step_moments(self, pair: Moments, state: State, tiles: list[Tile]) -> None:
@@ -108,8 +111,9 @@ class PairEmitter:
             top, total = state
             shift = fresh()
             line(f"{first} = {reduced(pair.maximum.combine, top)}")
+            exp = _exponential(pair)
             line(f'{shift} = tl.where({first} == float("-inf"), 0.0, {first})')
-            line(f"{second} = {reduced('sum', f'{total} * tl.exp({top} - {shift})')}")
+            line(f"{second} = {reduced('sum', f'{total} * {exp}({top} - {shift})')}")
             return first, second
         count, center, away = state
         number = self.printer.number(pair.count)
@@ -128,8 +132,9 @@ class PairEmitter:
             top = self._over_tiles(pair.maximum, combine, lambda: printer.name_of(pair.scores))
             shift = printer.fresh()
             printer.line(f'{shift} = tl.where({top} == float("-inf"), 0.0, {top})')
+            exp = _exponential(pair)
             total = self._over_tiles(
-                pair.total, "sum", lambda: f"tl.exp({printer.name_of(pair.scores)} - {shift})"
+                pair.total, "sum", lambda: f"{exp}({printer.name_of(pair.scores)} - {shift})"
             )
             return top, total
         total = self._over_tiles(pair.total, "sum", lambda: printer.name_of(pair.sample))
@@ -165,3 +170,8 @@ class PairEmitter:
 
     def _masked(self, tile: Tile, text: str, other: str) -> str:
         return f"tl.where({tile.mask}, {text}, {other})" if tile.mask else text
+
+
+def _exponential(pair: OnlineSoftmax) -> str:
+    """The function that gives the terms of the total, beside which the smallest floats vanish."""
+    return "_exp" if pair.total.dtype == torch.float32 else "tl.exp"

@@ -15,7 +15,6 @@ import torch
 from fuseopt.codegen import spell
 from fuseopt.codegen.cross import CrossProgram
 from fuseopt.codegen.express import Body, Expressions, Tile, divides, roots_of
-from fuseopt.codegen.fast import may_be_fast
 from fuseopt.codegen.pairs import PairEmitter
 from fuseopt.codegen.passes import OnlineSoftmax, Pair, Pass, plan_passes
 from fuseopt.codegen.schedule import Schedule
@@ -40,7 +39,7 @@ class Printer(Expressions):
     """
 
     def __init__(self, kernel: LoopKernel, schedule: Schedule, *, interpreted: bool) -> None:
-        super().__init__(kernel, schedule, fast=may_be_fast(kernel), interpreted=interpreted)
+        super().__init__(kernel, schedule, interpreted=interpreted)
         self.cross = CrossProgram(self)
         self.pairs = PairEmitter(self)
         self.resident: list[Tile] = []
