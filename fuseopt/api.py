@@ -48,7 +48,8 @@ def optimize(
     It has `original`, `log`, `report` and `source()`, except where the model has an attribute of
     that name. Copies and loaded pickles compile again at their first call.
 
-    Raises `UsageError` for an argument or FUSEOPT_ variable that is not accepted and
+    Raises `UsageError` for an argument or FUSEOPT_ variable that is not accepted, `RuleError` for a
+    rule that is not, and
     `CaptureError` where tracing is impossible here, or fails under `strict`.
     """
     config = Config.from_options(
@@ -65,7 +66,9 @@ def optimize(
     examples = _check_examples(args, kwargs)
     # Dynamo takes two seconds to import and is not needed before this point.
     from fuseopt import assemble
+    from fuseopt.match.registry import registry_with
 
+    registry_with(config.rules)  # so is a mistake in a rule
     if isinstance(model, (str, os.PathLike, torch.export.ExportedProgram)):
         return assemble.optimize_program(model, config)
     model = assemble.unwrap(model)

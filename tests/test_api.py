@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fuseopt
-from fuseopt.errors import CacheError, CaptureError, KernelError, UsageError
+from fuseopt.errors import CacheError, CaptureError, KernelError, RuleError, UsageError
 from fuseopt.events import FellBack, GraphBroken, GraphCaptured, Reason
 
 
@@ -499,6 +499,11 @@ def test_a_mistake_is_told_in_one_line(x, call, message):
     with pytest.raises(UsageError, match=message) as error:
         call(x)
     assert "\n" not in str(error.value)
+
+
+def test_a_mistaken_rule_is_told_when_optimising():
+    with pytest.raises(RuleError, match="3 is no rule"):
+        fuseopt.optimize(Plain(), rules=[3])
 
 
 def test_an_unknown_variable_is_told_when_optimising(monkeypatch):
