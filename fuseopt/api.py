@@ -49,8 +49,7 @@ def optimize(
     that name. Copies and loaded pickles compile again at their first call.
 
     Raises `UsageError` for an argument or FUSEOPT_ variable that is not accepted, `RuleError` for a
-    rule that is not, and
-    `CaptureError` where tracing is impossible here, or fails under `strict`.
+    rule that is not, and `CaptureError` where tracing is impossible here, or fails under `strict`.
     """
     config = Config.from_options(
         {
@@ -68,7 +67,8 @@ def optimize(
     from fuseopt import assemble
     from fuseopt.match.registry import registry_with
 
-    registry_with(config.rules)  # so is a mistake in a rule
+    if config.rules:
+        registry_with(config.rules)  # so is a mistake in a rule
     if isinstance(model, (str, os.PathLike, torch.export.ExportedProgram)):
         return assemble.optimize_program(model, config)
     model = assemble.unwrap(model)

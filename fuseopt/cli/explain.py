@@ -102,11 +102,11 @@ def find_nodes(made: Examination, text: str) -> list[Found]:
     ]
     tests: tuple[Callable[[NodeInfo], bool], ...] = (
         lambda n: text in (n.name, short_op(n.op), n.op),  # the first node of an op has its name
-        lambda n: bool(n.location) and n.location == text,
+        lambda n: n.location == text,
         lambda n: n.module == text or n.module.startswith(f"{text}."),
     )
-    for test in tests:
-        found = [f for f in everything if text and test(f.info)]
+    for test in tests if text else ():  # what has no module or line is not meant by ""
+        found = [f for f in everything if test(f.info)]
         if found:
             return found
     names = {w for f in everything for w in (f.info.name, f.info.module, f.info.location)}

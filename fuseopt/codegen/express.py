@@ -168,7 +168,7 @@ class Expressions:
                 return bits_by_place(self.name_of(seed), index, self.index)
             case Apply():
                 return self._apply(value)
-            case Convert(dtype=dtype, arg=Round(arg=arg)) if is_rounded_already(value):
+            case Convert(dtype=dtype, arg=Round(arg=arg)) if _is_rounded_already(value):
                 return f"{self.typed(arg)}.to({spell.triton_type(dtype)})"
             case Convert(dtype=dtype, arg=arg):
                 text = self.typed(arg)
@@ -196,7 +196,7 @@ class Expressions:
         numbers_only = all(isinstance(a, Number) for a in compared)
         spelled = self.name_of if literal and not numbers_only else self.typed
         texts = [spelled(a) for a in args]
-        if id(value) in self.flushed and value.dtype == torch.float32:
+        if id(value) in self.flushed:
             return f"_exp({texts[0]})"
         if id(value) in self.fast:
             quick = fast_spelling(value, texts, self.inner_axes)
@@ -295,8 +295,8 @@ def roots_of(store: Store) -> tuple[Value, ...]:
     return (*store.guard, store.value, *indirect)
 
 
-def is_rounded_already(value: Convert) -> bool:
-    """Return whether a conversion is of a value rounded to the same dtype."""
+def _is_rounded_already(value: Convert) -> bool:
+    """Whether a conversion is of a value rounded to the same dtype."""
     return isinstance(value.arg, Round) and value.arg.to == value.dtype
 
 
@@ -312,7 +312,7 @@ def _named_operands(value: Value) -> tuple[Value, ...]:
         and PRIMITIVES[value.primitive].gives_bool
         and all(isinstance(a, (Coordinate, Number)) for a in value.args)
     )
-    if isinstance(value, Convert) and is_rounded_already(value):
+    if isinstance(value, Convert) and _is_rounded_already(value):
         value = value.arg
     inline = compares or isinstance(value, Convert) or draws_by_place(value)
     if not inline:

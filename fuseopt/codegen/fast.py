@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from fuseopt.codegen.passes import softmax_pair
 from fuseopt.ir.index import Axis
 from fuseopt.ir.kernel import LoopKernel
 from fuseopt.ir.values import Apply, Convert, Fold, Number, Value
@@ -84,7 +85,7 @@ def fast_values(kernel: LoopKernel) -> frozenset[int]:
 
 
 def flushed_exponentials(kernel: LoopKernel, fast: frozenset[int]) -> frozenset[int]:
-    """Return the ids of the exponentials whose results may be flushed to zero below 1.2e-38.
+    """Return the ids of the float32 exponentials that may be flushed to zero below 1.2e-38.
 
     What is so small counts for nothing beside the 1 that a sum of exp(x - max(x)) has, and in a
     result of 16 bits, unless a logarithm, a root or a division by it makes much of it.
@@ -101,12 +102,16 @@ def flushed_exponentials(kernel: LoopKernel, fast: frozenset[int]) -> frozenset[
     stored = {id(store.value) for store in kernel.stores}
     found = set()
     for value in values:
-        if isinstance(value, Apply) and value.primitive == "exp":
+        if _is_exponential(value):
             above_it = users.get(id(value), [])
             only_summed = id(value) not in stored and all(_drowns(u, value) for u in above_it)
             if only_summed or (id(value) in fast and id(value) not in enlarged):
                 found.add(id(value))
     return frozenset(found)
+
+
+def _is_exponential(value: Value) -> bool:
+    return isinstance(value, Apply) and value.primitive == "exp" and value.dtype == torch.float32
 
 
 def _enlarges(value: Value, place: int) -> bool:
@@ -125,28 +130,14 @@ def _drowns(value: Value, operand: Value) -> bool:
         case Apply(primitive="add", args=(a, b)):
             other = b if operand is a else a
             return isinstance(other, Number) and _is_away_from_zero(other.value)
-        case Fold(combine="sum", over=over):
-            return _is_below_maximum(operand, over)
+        case Fold(over=over):
+            pair = softmax_pair(value)
+            return pair is not None and pair.maximum.over == over
     return False
 
 
 def _is_away_from_zero(number: object) -> bool:
     return isinstance(number, (int, float)) and abs(number) > 1e-20
-
-
-def _is_below_maximum(value: Value, over: tuple[Axis, ...]) -> bool:
-    match value:
-        case Apply(
-            primitive="exp",
-            args=(
-                Apply(
-                    primitive="sub",
-                    args=(scores, Fold(combine="max" | "max_number", arg=arg, over=along)),
-                ),
-            ),
-        ):
-            return scores is arg and along == over
-    return False
 
 
 def _steps(value: object) -> bool:

@@ -80,14 +80,15 @@ def _pairs(folds: list[Fold]) -> list[Pair]:
     found: list[Pair] = []
     taken: set[int] = set()
     for fold in folds:
-        pair = _softmax_pair(fold) or _moments_pair(fold, folds)
+        pair = softmax_pair(fold) or _moments_pair(fold, folds)
         if pair is not None and not taken & {id(f) for f in _members(pair)}:
             taken |= {id(f) for f in _members(pair)}
             found.append(pair)
     return found
 
 
-def _softmax_pair(fold: Fold) -> OnlineSoftmax | None:
+def softmax_pair(fold: Fold) -> OnlineSoftmax | None:
+    """Return the maximum and the sum where a reduction sums the exponentials below a maximum."""
     match fold:
         case Fold(
             combine="sum",

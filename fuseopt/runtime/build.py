@@ -61,16 +61,14 @@ class Builder:
     def build(self, orders: Sequence[Order]) -> dict[str, RegionKernel | KernelError]:
         """Return a kernel, or why there is none, for each distinct key."""
         distinct = {o.key: o for o in orders}
-        kernels: dict[str, RegionKernel | KernelError] = {}
-        for order in distinct.values():
-            kernels[order.key] = self._region_kernel(order)
+        made = [(order, self._region_kernel(order)) for order in distinct.values()]
         if self.device.type == "cuda":
-            self._compile_ahead(list(distinct.values()))
-        for order in distinct.values():
+            self._compile_ahead(made)
+        kernels: dict[str, RegionKernel | KernelError] = {}
+        for order, kernel in made:
             try:
-                made = kernels[order.key]
-                assert isinstance(made, RegionKernel)
-                made.for_sizes(order.hints)
+                kernel.for_sizes(order.hints)
+                kernels[order.key] = kernel
             except KernelError as error:
                 kernels[order.key] = error
         return kernels
@@ -93,13 +91,13 @@ class Builder:
             interpreted=self.device.type != "cuda",
         )
 
-    def _compile_ahead(self, orders: Sequence[Order]) -> None:
+    def _compile_ahead(self, made: Sequence[tuple[Order, RegionKernel]]) -> None:
         """Fill the cache with all candidates of all kernels, several at a time."""
         from fuseopt.runtime.compile import Target, compile_many
 
         sources = []
-        for order in orders:
-            bucket = self._region_kernel(order).bucket(order.hints)
+        for order, kernel in made:
+            bucket = kernel.bucket(order.hints)
             candidates = self._candidates(order, dict(zip(order.symbols, bucket, strict=True)))
             tried = candidates if self.environment.tune else candidates[:1]
             sources += [source for c in tried for source in c.sources]

@@ -66,11 +66,12 @@ class RegionKernel:
     seconds_before: float = 0.0
     original: Callable[..., Sequence[torch.Tensor]] | None = None
     refused: Callable[[Sequence[int], FuseOptError], None] = lambda sizes, error: None
-    _extents: frozenset[Any] = field(init=False)
+    _are_extents: tuple[bool, ...] = field(init=False)
     _without: set[tuple[int, ...]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._extents = self.kernel.extents()
+        extents = self.kernel.extents()
+        self._are_extents = tuple(symbol in extents for symbol in self.symbols)
 
     @property
     def __name__(self) -> str:
@@ -79,8 +80,8 @@ class RegionKernel:
     def bucket(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """Return the sizes that a kernel for these is built for."""
         return tuple(
-            1 << (size - 1).bit_length() if size > 1 and symbol in self._extents else 1
-            for symbol, size in zip(self.symbols, sizes, strict=True)
+            1 << (size - 1).bit_length() if size > 1 and is_extent else 1
+            for is_extent, size in zip(self._are_extents, sizes, strict=True)
         )
 
     def for_sizes(self, sizes: Sequence[int]) -> Built:
