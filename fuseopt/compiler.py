@@ -23,6 +23,7 @@ from fuseopt.plan import Site, plan_graph
 from fuseopt.runtime.build import Builder
 from fuseopt.runtime.emit import emit
 from fuseopt.runtime.replay import Replay
+from fuseopt.runtime.stand_ins import apart_from_batches, tensors_stand_in
 from fuseopt.sites import (
     Kernels,
     Replacing,
@@ -52,7 +53,7 @@ def compile_graph(
     looks at each kernel as the graph runs.
     """
     # AOTAutograd compiles under its fake tensor mode; kernels are tried on real tensors.
-    with _disable_current_modes():
+    with _disable_current_modes(), apart_from_batches():
         return _compile(graph, config, environment, log, watch)
 
 
@@ -148,12 +149,12 @@ def emit_graph(graph: NormalisedGraph, made: Examined, config: Config, log: Log)
     reinplace(made.spliced)
     emitted = emit(made.spliced, f"graph_{graph.number}", made.device, graph.level)
     run: Compiled = emitted.run
+    original = run_original(graph.gm)
     if config.verify and made.changed:
-        original = run_original(graph.gm)
         run = FirstCallCheck(run, original, graph.gm, graph.number, log, config.strict)
     if config.mode == "reduce-overhead":
         run = _replayed(run, graph, made.device, log)
-    return run if run is emitted.run else with_source(run, emitted.text)
+    return with_source(run, original, emitted.text)
 
 
 def _replayed(run: Compiled, graph: NormalisedGraph, device: torch.device, log: Log) -> Compiled:
@@ -172,11 +173,14 @@ def _replayed(run: Compiled, graph: NormalisedGraph, device: torch.device, log: 
     return Replay(run, device, own, written_inputs(graph.gm), refused)
 
 
-def with_source(run: Compiled, text: str) -> Compiled:
-    """Return a plain function that calls `run`, with the code that is shown for it."""
+def with_source(run: Compiled, original: Compiled, text: str) -> Compiled:
+    """Return a plain function that calls `run`, with the code that is shown for it.
+
+    original: runs instead for tensors that kernels cannot work on.
+    """
 
     def call(args: list[Any]) -> Sequence[Any]:
-        return run(args)
+        return original(args) if tensors_stand_in() else run(args)
 
     call.source = text  # type: ignore[attr-defined]
     return call

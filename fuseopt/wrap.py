@@ -31,6 +31,7 @@ class Optimized:
     code of the graphs so far.
     copied: optimises a copy of the original. reduced: how pickle makes the object again.
     forward and compiled_call: what was assigned to these names on the optimised object.
+    own_forward: what was assigned to `forward` on the original before.
     """
 
     original: Any
@@ -42,6 +43,7 @@ class Optimized:
     reduced: Callable[[], tuple[Any, ...]]
     forward: Callable[..., Any] | None = None
     compiled_call: Callable[..., Any] | None = None
+    own_forward: Callable[..., Any] | None = None
 
     def report(self) -> Any:
         """Return the report of what was done so far."""
@@ -161,6 +163,7 @@ def wrap_module(model: nn.Module, details: Optimized) -> Any:
     optimised = object.__new__(cls)
     object.__setattr__(optimised, "__dict__", model.__dict__)
     object.__setattr__(optimised, "_fuseopt", details)
+    details.own_forward = model.__dict__.get("forward")
     return optimised
 
 
@@ -180,6 +183,9 @@ class _Forward:
         details = details_of(instance)
         if details is None:
             return _original_forward(instance)
+        own = instance.__dict__.get("forward")
+        if own is not details.own_forward:  # assigned to the original since: runs as it is
+            return details.forward or own or _original_forward(instance)
         return details.forward or details.call
 
     def __set__(self, instance: Any, value: Callable[..., Any]) -> None:

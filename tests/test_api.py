@@ -694,3 +694,85 @@ def test_a_kernel_that_cannot_be_built_for_new_sizes_runs_as_written(
     assert told == [(Reason.COMPILE, f"{error}; it runs as written at sizes like [100]")] * len(
         kernels
     )
+
+
+# --- tensors that only operations know how to work on ------------------------------------------
+
+
+def curve(x):
+    return (x * 2 + 1).tanh() * x
+
+
+@pytest.fixture
+def interpreted(monkeypatch, tmp_path):
+    monkeypatch.setenv("FUSEOPT_INTERPRET", "1")
+    monkeypatch.setenv("FUSEOPT_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_forward_mode_keeps_its_tangents():
+    import torch.autograd.forward_ad as forward_ad
+
+    optimized, x, t = fuseopt.optimize(curve), torch.randn(4), torch.randn(4)
+
+    def tangent(function):
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(function(forward_ad.make_dual(x, t))).tangent
+
+    for _ in range(2):
+        torch.testing.assert_close(tangent(optimized), tangent(curve))
+        torch.testing.assert_close(optimized(x), curve(x))
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_fake_tensors_give_fake_tensors():
+    from torch._subclasses import FakeTensor, FakeTensorMode
+
+    optimized = fuseopt.optimize(curve)
+
+    with FakeTensorMode() as mode:
+        given = optimized(mode.from_tensor(torch.randn(4, 8)))
+
+    assert isinstance(given, FakeTensor)
+    assert given.shape == (4, 8)
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(optimized(x), curve(x))
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("first", [True, False], ids=["batched first", "plain first"])
+@pytest.mark.parametrize("verify", [True, False])
+def test_gradients_may_be_batched(first, verify):
+    x = torch.randn(2, 3, requires_grad=True)
+    optimized = fuseopt.optimize(curve, verify=verify)
+    each = torch.eye(6).view(6, 2, 3)
+
+    def jacobian(function):
+        return torch.autograd.grad(function(x), x, each, is_grads_batched=True)[0]
+
+    if not first:
+        optimized(x).sum().backward()
+
+    torch.testing.assert_close(jacobian(optimized), jacobian(curve))
+    assert not optimized.log.of(FellBack)
+
+
+def test_a_forward_assigned_to_the_original_afterwards_is_what_runs(x):
+    block = nn.Sequential(nn.LayerNorm(8))
+    optimized = fuseopt.optimize(block)
+    before = optimized(x)
+
+    block.forward = lambda x: x * 3
+    assert torch.equal(optimized(x), x * 3)
+    del block.forward
+    torch.testing.assert_close(optimized(x), before)
+
+
+def test_example_inputs_that_the_model_refuses():
+    optimized = fuseopt.optimize(nn.Linear(4, 4), (torch.randn(2, 5),))
+
+    (event,) = optimized.log.of(FellBack)
+    assert "example inputs" in event.reason
+    with pytest.raises(CaptureError, match="example inputs"):
+        fuseopt.optimize(nn.Linear(4, 4), (torch.randn(2, 5),), strict=True)

@@ -144,3 +144,9 @@ def test_a_gradient_that_cancels_is_not_held_against_a_model(dtype):
 
     assert fuseopt.check(model, optimized, (torch.randn(2, 9, 16, dtype=dtype),))
     assert not optimized.log.of(RolledBack)
+
+
+def test_another_dtype_is_no_agreement():
+    x = torch.randn(4, 8)
+
+    assert not fuseopt.check(lambda x: x * 2, lambda x: (x * 2).double(), (x,)).passed

@@ -342,6 +342,21 @@ def test_a_replacement_that_gives_something_else_is_rolled_back(tmp_path, result
     assert [e.code for e in log.of(RolledBack)] == [Reason.WRONG]
 
 
+def test_a_replacement_that_changes_what_it_is_given_is_rolled_back(tmp_path):
+    def greedy(x, weight, eps):
+        x.mul_(2)
+        return F.rms_norm(x / 2, x.shape[-1:], weight, eps)
+
+    call, log = compiled(norm, X, W, rules=[(rms, greedy)], tmp_path=tmp_path)
+    x, w = drawn((2, 3, 16), (16,))
+    kept = x.clone()
+
+    torch.testing.assert_close(call(x, w), norm(kept, w))
+    assert torch.equal(x, kept)
+    (event,) = log.of(RolledBack)
+    assert "changes a tensor" in event.reason
+
+
 class Both(Rule):
     """A kernel that gives the sum beside the norm, where that is needed."""
 

@@ -39,8 +39,9 @@ def write_out(text: str) -> None:
     """
     if sys.stdout is None:
         return
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

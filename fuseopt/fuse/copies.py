@@ -17,7 +17,7 @@ from torch import fx
 from fuseopt.fuse.classify import Role, Verdict
 from fuseopt.fuse.cost import bytes_fused, node_bytes, numel
 from fuseopt.fuse.grow import Group, Growth
-from fuseopt.graph.lift import target_name
+from fuseopt.graph.lift import COMPARED, target_name
 from fuseopt.ops import OPS
 
 MOST_COPIED = 16  # nodes for one value
@@ -86,6 +86,8 @@ def _readers(
     value: fx.Node, group_of: Mapping[fx.Node, Group], verdicts: Mapping[fx.Node, Verdict]
 ) -> dict[int, list[fx.Node]] | None:
     """The nodes of other groups that read a value, by group; None where something else does."""
+    if value.meta.get(COMPARED):
+        return None
     own = group_of.get(value)
     found: dict[int, list[fx.Node]] = {}
     for user in value.users:

@@ -20,6 +20,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
 from fuseopt.graph.clean import inherit_locations
+from fuseopt.graph.compared import mark_compared, save_compared
 from fuseopt.graph.form import Input
 from fuseopt.graph.joint import write_composites
 from fuseopt.graph.seeded_dropout import drop_unused_seeds, seed_dropouts
@@ -57,6 +58,8 @@ def trace_with_autograd(
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         seed_dropouts(joint, has_kernels)
         write_composites(joint, has_kernels)
+        mark_compared(joint.graph)
+        save_compared(joint.graph)
         forward, backward = min_cut_rematerialization_partition(joint, *args, **options)
         drop_unused_seeds(backward)
         _save_as_given(forward)

@@ -113,8 +113,13 @@ class Capture:
             return False
         except _NOT_OURS:
             raise
-        except Exception:
+        except Exception as error:
             # The first call meets the error again and says whether it is the user's or Dynamo's.
+            why = f"{type(error).__name__}: {_summary(str(error))}"
+            why = f"compiling for the example inputs failed: {why}"
+            if self._state.strict:
+                raise CaptureError(why) from error
+            self._state.record(FellBack(-1, Reason.CAPTURE, why))
             return False
         finally:
             self._state.is_ahead = False

@@ -20,9 +20,11 @@ from fuseopt.ir import dims
 from fuseopt.ir.dims import Size
 from fuseopt.ir.expr import Arena, Expr
 from fuseopt.ops import OPS, Call, NotExpressible, TensorMeta
-from fuseopt.ops.declare import SUPPORTED_DTYPES, convert, expand, fits
+from fuseopt.ops.declare import SUPPORTED_DTYPES, as_stored, convert, expand, fits
 
 FREE_FORMS = ("view", "create")
+
+COMPARED = "compared"  # the mark of a node whose result is rounded where it is made
 
 
 @dataclass(slots=True)
@@ -159,7 +161,8 @@ class _Lifting:
         except ValueError as error:  # sizes that PyTorch found equal, and we cannot prove to be
             raise NotExpressible(str(error)) from None
         if not isinstance(made, tuple):
-            return _as_output(made, outputs[0])
+            result = _as_output(made, outputs[0])
+            return as_stored(result) if node.meta.get(COMPARED) else result
         return tuple(
             e if e is None else _as_output(e, m) for e, m in zip(made, outputs, strict=False)
         )

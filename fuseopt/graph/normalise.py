@@ -17,6 +17,7 @@ from torch import fx
 from torch._dynamo.exc import RestartAnalysis
 
 from fuseopt.graph.autograd import mutated_inputs, trace_with_autograd
+from fuseopt.graph.compared import mark_compared
 from fuseopt.graph.constant_masks import without_constant_masks
 from fuseopt.graph.dropout import with_dropout_out_of_place, without_idle_dropout
 from fuseopt.graph.form import (
@@ -58,6 +59,7 @@ def normalise(
     def compile_level(part: fx.GraphModule, level: str, what: tuple[Input, ...]) -> Compiled:
         graph = NormalisedGraph(_with_tuple_output(part), level, next_number(), what)
         check_form(graph)
+        mark_compared(part.graph)
         return compile_graph(graph)
 
     try:

@@ -161,7 +161,7 @@ class Call:
 
     def _rounded(self, value: Any, dtype: torch.dtype) -> Any:
         if isinstance(value, Expr):
-            return convert(value, dtype, explicit=True)
+            return convert(as_stored(value), dtype, explicit=True)
         is_number = isinstance(value, (int, float)) and dtype in NARROW_FLOATS
         return rounded(value, dtype) if is_number else value
 
@@ -193,6 +193,14 @@ def convert(value: Expr, dtype: torch.dtype, *, explicit: bool = False) -> Expr:
     if isinstance(value, Const) and isinstance(value.value, (bool, int, float)):
         return value.arena.const(rounded(value.value, value.dtype), dtype, value.shape)
     return value.arena.make(Cast, value.shape, dtype, value, explicit)
+
+
+def as_stored(value: Expr) -> Expr:
+    """Return the value rounded to its own dtype, as it is where a kernel stores it."""
+    wide = compute_dtype(value.dtype)
+    return (
+        value if wide == value.dtype else convert(convert(value, wide), value.dtype, explicit=True)
+    )
 
 
 def fits(value: Any, dtype: torch.dtype) -> bool:

@@ -15,7 +15,7 @@ from fuseopt.ir.evaluate import evaluate_values
 from fuseopt.ir.index import Index, Indirect, Quotient, Remainder
 from fuseopt.ir.kernel import LoopKernel, TensorParam
 from fuseopt.ir.memory import memory_of
-from fuseopt.ir.values import Convert, Coordinate, Load, Value, walk
+from fuseopt.ir.values import Apply, Convert, Coordinate, Load, Value, walk
 
 TABLE_ROWS = 1024
 
@@ -40,6 +40,16 @@ def steering_inputs(kernel: LoopKernel) -> frozenset[int]:
     """Return the inputs that decide which elements of others a kernel reads."""
     read = walk([atom.value for atom in _all_indirect(kernel)])
     return frozenset(v.param for v in read if isinstance(v, Load))
+
+
+def divisors(kernel: LoopKernel) -> frozenset[int]:
+    """Return the integer inputs that others are divided by: a zero there has no result."""
+    divided = [
+        v.args[1]
+        for v in kernel.values()
+        if isinstance(v, Apply) and v.primitive in ("trunc_div", "rem")
+    ]
+    return frozenset(v.param for v in walk(divided) if isinstance(v, Load))
 
 
 def _all_indirect(kernel: LoopKernel) -> list[Indirect]:
@@ -71,6 +81,7 @@ def draw_inputs(
     known = dict(sizes)
     read = {load.param for load in kernel.loads()}
     limits = {number: dims.hint(n, known) for number, n in index_limits(kernel).items()}
+    divided_by = divisors(kernel)
     tables = _tables(kernel) if device.type == "cpu" else frozenset()
     longest = TABLE_ROWS if tables else max(limits.values(), default=8)
     for low, high in _ranges(longest):
@@ -81,7 +92,7 @@ def draw_inputs(
             # What no load reads is an index into a table of one row.
             unlimited = 8 if number in read else 1
             below = min(limits[number], high) if number in limits else unlimited
-            least = min(low, below - 1) if number in limits else 0
+            least = min(low, below - 1) if number in limits else int(number in divided_by)
             found.append(draw(param, device, sizes, generator, below, least))
         if _are_inside(kernel, found, known, cut=bool(tables)):
             return found

@@ -9,6 +9,7 @@ import torch
 
 from fuseopt.ir.kernel import LoopKernel
 from fuseopt.ir.memory import memory_of
+from fuseopt.ir.values import Apply, Number, Value
 from fuseopt.runtime.samples import draw_inputs, steering_inputs
 
 
@@ -19,6 +20,7 @@ def input_sets(
 
     plain: normally distributed. uneven: elements from 1e-4 to 1e3 (1e2 for float16) in size,
     constant stretches, an offset far above the spread, zeros. special: some NaN and infinities.
+    ties: small whole numbers, for kernels that ask whether numbers are equal.
     What indices are computed from stays plain, so that they stay inside. parts: yield one more,
     of numbers in [0, 1), for what gives NaN elsewhere.
     """
@@ -32,6 +34,9 @@ def input_sets(
     if parts:
         tensors = draw_inputs(kernel, device, sizes, generator)
         yield "parts", [t if n in steering else _parts(t) for n, t in enumerate(tensors)]
+    if any(map(_asks_for_equality, kernel.values())):
+        tensors = draw_inputs(kernel, device, sizes, generator)
+        yield "ties", [t if n in steering else _ties(t) for n, t in enumerate(tensors)]
     tensors = draw_inputs(kernel, device, sizes, generator)
     # Only in the largest tensors: what an infinite weight gives depends on the formula's order.
     largest = max(t.numel() for t in tensors)
@@ -55,6 +60,21 @@ def _uneven(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         values[quarter // 2 : quarter] = 0.0
         values[quarter : 2 * quarter] = values[quarter : 2 * quarter].clamp(-1, 1) + 100.0
     flat.copy_(values)
+    return tensor
+
+
+def _asks_for_equality(value: Value) -> bool:
+    return (
+        isinstance(value, Apply)
+        and value.primitive in ("eq", "ne")
+        and all(a.dtype.is_floating_point and not isinstance(a, Number) for a in value.args)
+    )
+
+
+def _ties(tensor: torch.Tensor) -> torch.Tensor:
+    flat = memory_of(tensor)
+    if flat.dtype.is_floating_point:
+        flat.copy_(flat.double().round().clamp(-2, 2))
     return tensor
 
 

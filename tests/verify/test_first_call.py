@@ -80,6 +80,23 @@ def test_random_states_that_attention_leaves_are_not_compared():
     assert "output 0 of graph 0" in second.detail
 
 
+def test_numbers_that_only_the_exact_result_lacks_too_are_lost():
+    """Where nothing equals what was rounded, float64 divides zero by zero as well."""
+    largest = X.amax(-1)
+    shares = (largest[:, None] == X).float()
+
+    def gradient(x, largest):
+        same = (x * 1.0 == largest[:, None] + 1e-9).float()
+        return same / same.sum(-1, keepdim=True)
+
+    nan = torch.full_like(X, math.nan)
+    check, log = checked(gradient, answering(nan), X, largest)
+    check.original = answering(shares)
+
+    assert check([X, largest])[0] is shares
+    assert [v.passed for v in log.of(Verified)] == [False]
+
+
 WRONG = {
     "exchanged outputs": (X + 1, X * 2),
     "one output twice": (X * 2, X * 2),

@@ -10,9 +10,11 @@ import fuseopt
 from fuseopt.errors import KernelError
 from fuseopt.events import FellBack, RegionFused, RolledBack
 from fuseopt.runtime.samples import draw_inputs
+from fuseopt.verify.inputs import input_sets
 
 TABLE = torch.randn(10, 8)
 PLACES = torch.arange(6)
+X = torch.randn(4, 8)
 
 
 def drawn(function, *args):
@@ -99,3 +101,44 @@ def test_an_index_into_a_table_of_one_row_is_zero(places):
     inputs = drawn(lambda t, p: torch.tanh(t)[p] + 1, TABLE[:1], torch.tensor(places))
 
     assert not next(t for t in inputs if t.dtype == torch.int64).any()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: a // b + 1,
+        lambda a, b: a % (b * 2) + 1,
+        lambda a, b: torch.fmod(a, b) * 2,
+        lambda a, b: torch.div(a, b, rounding_mode="trunc") + 1,
+    ],
+)
+def test_divisors_are_not_zero(function):
+    a, b = torch.randint(1, 9, (4, 80)), torch.randint(1, 5, (4, 80))
+
+    inputs = drawn(function, a, b)
+
+    assert sorted(bool((t == 0).any()) for t in inputs) == [False, True]
+
+
+def test_a_chain_whose_operations_refuse_what_is_drawn_is_rolled_back(monkeypatch, tmp_path):
+    monkeypatch.setenv("FUSEOPT_INTERPRET", "1")
+    monkeypatch.setenv("FUSEOPT_CACHE_DIR", str(tmp_path))
+    function = lambda a, b: (a // (b - 5) + 1, torch.tanh(a * 0.5) * 2)  # noqa: E731
+    a, b = torch.randint(1, 9, (4, 8)), torch.randint(1, 5, (4, 8))
+    optimized = fuseopt.optimize(function)
+
+    for ours, theirs in zip(optimized(a, b), function(a, b), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert not optimized.log.of(FellBack)
+    (rolled,) = optimized.log.of(RolledBack)
+    assert "ZeroDivisionError" in rolled.reason
+
+
+def test_equal_numbers_are_drawn_where_a_kernel_asks_for_them():
+    kernel = case(lambda x, m: (x == m).float() * 2, torch.randn(8, 80), torch.randn(8, 1)).kernel
+
+    sets = dict(input_sets(kernel, torch.device("cpu"), {}))
+
+    x, m = sorted(sets["ties"], key=torch.Tensor.numel, reverse=True)
+    assert (x == m).any(-1).all()
+    assert "ties" not in dict(input_sets(case(torch.exp, X).kernel, torch.device("cpu"), {}))
