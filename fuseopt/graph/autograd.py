@@ -16,12 +16,12 @@ import torch
 from torch import fx
 from torch._functorch._aot_autograd.descriptors import PlainAOTInput, TangentAOTInput
 from torch._functorch.aot_autograd import aot_module_simplified
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
 from fuseopt.graph.clean import inherit_locations
 from fuseopt.graph.form import Input
 from fuseopt.graph.joint import write_composites
+from fuseopt.graph.parting import part
 from fuseopt.graph.seeded_dropout import drop_unused_seeds, seed_dropouts
 
 aten = torch.ops.aten
@@ -45,10 +45,10 @@ def trace_with_autograd(
     """
 
     def compiler(level: str) -> Callable[..., Callable[[list[Any]], Any]]:
-        def compile_part(part: fx.GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
-            inherit_locations(part)
+        def compile_part(half: fx.GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            inherit_locations(half)
             _donate_nothing()
-            return _boxed(compile_level(part, level, _describe(part, inputs, level)))
+            return _boxed(compile_level(half, level, _describe(half, inputs, level)))
 
         return compile_part
 
@@ -57,7 +57,7 @@ def trace_with_autograd(
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         seed_dropouts(joint, has_kernels)
         write_composites(joint, has_kernels)
-        forward, backward = min_cut_rematerialization_partition(joint, *args, **options)
+        forward, backward = part(joint, *args, **options)
         drop_unused_seeds(backward)
         _save_as_given(forward)
         return forward, backward
