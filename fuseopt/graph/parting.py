@@ -1,7 +1,7 @@
-"""Parting a training graph in a forward and a backward graph: what is saved, what computed again.
+"""Parting a training graph in two: what the forward one saves, what the backward one repeats.
 
-    h = silu(g) * u; y = mm(h, w)                  saved: g and u, which the derivative of silu reads
-    dw = mm(h.t(), dy); dg = ...           ->      backward: h, dg and du by one kernel; then dw
+    h = silu(g) * u; y = mm(h, w)                saved: g and u, which the derivative of silu reads
+    dw = mm(h.t(), dy); dg = ...           ->    backward: h, dg and du by one kernel; then dw
 
 PyTorch's partitioner looks for the fewest bytes to save, and never computes again what a matrix
 product of the backward graph reads, since that has to be written to memory once more. Most of it
