@@ -18,12 +18,11 @@ import torch
 from torch import fx
 
 from fuseopt.graph.insert import insert_call
+from fuseopt.ops.alignment import HALVES, missing
 
 aten = torch.ops.aten
 
 LEAST = 512  # every size of a product that pays for a pass over its operands and its result
-LONG = 4096  # sizes from which on rows are made whole cache lines
-_HALVES = (torch.bfloat16, torch.float16)
 _TURNS = (aten.t.default, aten.transpose.int, aten.permute.default)
 
 
@@ -46,13 +45,6 @@ def pad_products(gm: fx.GraphModule, pays: Callable[[torch.device], bool]) -> in
     if count:
         gm.recompile()
     return count
-
-
-def missing(size: Any) -> int:
-    """Return how many elements a row of that many lacks to be aligned; 0 of a size that varies."""
-    if not isinstance(size, int) or size % 8 == 0:
-        return 0
-    return -size % (64 if size >= LONG else 8)
 
 
 class _Padding:
@@ -133,7 +125,7 @@ _WRITERS: dict[Any, Callable[..., fx.Node | None]] = {
 
 def _is_large(operand: fx.Node, *sizes: Any) -> bool:
     large = all(not isinstance(size, int) or size >= LEAST for size in sizes)
-    return large and operand.meta["val"].dtype in _HALVES
+    return large and operand.meta["val"].dtype in HALVES
 
 
 def _has_rows(matrix: fx.Node) -> bool:

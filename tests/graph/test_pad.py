@@ -12,7 +12,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fuseopt.graph.pad import missing, pad_products
+from fuseopt.graph.pad import pad_products
+from fuseopt.ops.alignment import missing
 
 aten = torch.ops.aten
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.linear.default)
