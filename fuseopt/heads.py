@@ -64,7 +64,7 @@ def head_calls(graph: NormalisedGraph, builder: Builder, config: Config, log: Lo
     calls = []
     for node in graph.gm.graph.find_nodes(op="call_function", target=LINEAR_CROSS_ENTROPY):
         head = HeadLoss.of(node.args[4:])
-        classes = node.args[1].meta["val"].shape[0]
+        classes = node.args[1].meta["val"].shape[0] + head.padding
         kind = (head, classes, node.args[0].meta["val"].dtype)
         if kind not in steps:
             steps[kind] = _step(*kind, graph.number, builder, config, log)

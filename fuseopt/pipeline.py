@@ -18,6 +18,7 @@ from fuseopt.graph.form import NormalisedGraph, count_kernels
 from fuseopt.graph.guards import guard_hooks
 from fuseopt.graph.normalise import Compiled, normalise
 from fuseopt.graph.overlap import SHARED
+from fuseopt.graph.pad import pad_products
 from fuseopt.graph.seeded_dropout import seed_dropouts
 from fuseopt.graph.whole import make_whole
 from fuseopt.rewrite import rewrite
@@ -92,6 +93,7 @@ def compile_part(graph: NormalisedGraph, session: Session, environment: Environm
     session.log.record(GraphCaptured(graph.number, graph.level, nodes, kernels))
     if graph.level == "inference":  # of training, both graphs have the same seeds already
         seed_dropouts(graph.gm, lambda device: can_launch(device, environment))
+    pad_products(graph.gm, lambda device: device.type == "cuda" and can_launch(device, environment))
     with session.log.timed("compile", graph.number):
         run = _compile_or_fall_back(graph, session, environment)
     title = f"# graph {graph.number}, {graph.level}\n"

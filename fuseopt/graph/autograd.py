@@ -16,14 +16,16 @@ import torch
 from torch import fx
 from torch._functorch._aot_autograd.descriptors import PlainAOTInput, TangentAOTInput
 from torch._functorch.aot_autograd import aot_module_simplified
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from fuseopt.graph.clean import inherit_locations
 from fuseopt.graph.compared import mark_compared, save_compared
 from fuseopt.graph.form import Input
 from fuseopt.graph.joint import write_composites
+from fuseopt.graph.parting import part
 from fuseopt.graph.seeded_dropout import drop_unused_seeds, seed_dropouts
+from fuseopt.graph.tangents import Backward, leave_undefined, spare_tangents
 
 aten = torch.ops.aten
 
@@ -45,11 +47,19 @@ def trace_with_autograd(
     known only then.
     """
 
+    is_plain = not any(map(is_traceable_wrapper_subclass, example_inputs))
+    spare: list[int] = []  # of the backward graph, once there is one
+
     def compiler(level: str) -> Callable[..., Callable[[list[Any]], Any]]:
-        def compile_part(part: fx.GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
-            inherit_locations(part)
+        def compile_part(half: fx.GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
+            inherit_locations(half)
             _donate_nothing()
-            return _boxed(compile_level(part, level, _describe(part, inputs, level)))
+            if level == "backward" and spare:
+                return _boxed(Backward(half, spare, make))
+            return make(half)
+
+        def make(half: fx.GraphModule) -> Callable[[list[Any]], Any]:
+            return _boxed(compile_level(half, level, _describe(half, inputs, level)))
 
         return compile_part
 
@@ -60,12 +70,14 @@ def trace_with_autograd(
         write_composites(joint, has_kernels)
         mark_compared(joint.graph)
         save_compared(joint.graph)
-        forward, backward = min_cut_rematerialization_partition(joint, *args, **options)
+        forward, backward = part(joint, *args, **options)
         drop_unused_seeds(backward)
         _save_as_given(forward)
+        if is_plain:
+            spare.extend(spare_tangents(backward))
         return forward, backward
 
-    return aot_module_simplified(
+    run = aot_module_simplified(
         gm,
         example_inputs,
         fw_compiler=compiler("forward"),
@@ -75,6 +87,14 @@ def trace_with_autograd(
         decompositions={},
         keep_inference_input_mutations=True,
     )
+
+    def call(*args: Any) -> Any:
+        since = torch._C._autograd._get_sequence_nr()
+        outputs = run(*args)
+        leave_undefined(outputs, since)
+        return outputs
+
+    return call if spare else run
 
 
 def mutated_inputs(inputs: Sequence[Input]) -> frozenset[int]:

@@ -16,12 +16,16 @@ from typing import Any
 from torch import fx
 
 from fuseopt.graph.head import Head, example, name_of_op, shape_of
+from fuseopt.ops.alignment import HALVES, missing
 from fuseopt.ops.declare import compute_dtype
 from fuseopt.ops.linear_loss import LINEAR_CROSS_ENTROPY, HeadLoss
 
 
 def settings_of(head: Head, chunk: int) -> HeadLoss:
     """Return what the operator is told of a head."""
+    logits = example(head.linear)
+    assert logits is not None
+    aligns = logits.is_cuda and logits.dtype in HALVES
     return HeadLoss(
         ignore_index=head.ignore_index,
         smoothing=head.smoothing,
@@ -30,6 +34,7 @@ def settings_of(head: Head, chunk: int) -> HeadLoss:
         squash=head.squash,
         mean=head.mean,
         chunk=chunk,
+        padding=missing(logits.shape[-1]) if aligns else 0,
         wants=wanted_gradients(head),
     )
 

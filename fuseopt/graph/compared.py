@@ -3,8 +3,8 @@
     y = silu(x); m = amax(y)  ...  mask = eq(y, m)
 
 In one kernel y is float32 and as exact as it gets, in another it has been stored in 16 bits;
-computed again it may differ in its last bit. Then nothing equals the maximum, and a gradient divides
-zero by zero. So y and m are rounded where they are made, if to 16 bits, they are not made again in
+computed again it may differ in its last bit. Then nothing equals the maximum, and a gradient
+divides zero by zero. So y and m are rounded where they are made, if to 16 bits, they are not made again in
 another kernel, and a backward graph that compares them has them saved.
 """
 

@@ -12,6 +12,7 @@ device. Gradients of weight and bias are added up in float32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,8 @@ class HeadLoss:
 
     They become inner * logits, or outer * tanh(inner * logits) where `squash` is set; then comes
     cross-entropy with class numbers. mean: over the rows that are not ignored; else their sum.
-    chunk: rows at a time. wants: whether gradients of hidden, weight and bias are needed.
+    chunk: rows at a time. padding: columns of zeros added to a chunk's logits, so that products
+    find aligned rows. wants: whether gradients of hidden, weight and bias are needed.
     """
 
     ignore_index: int = -100
@@ -39,20 +41,21 @@ class HeadLoss:
     squash: bool = False
     mean: bool = True
     chunk: int = 1024
+    padding: int = 0
     wants: tuple[bool, bool, bool] = (True, True, False)
 
     def arguments(self) -> tuple[Any, ...]:
         """Return what the operator takes after its tensors."""
         numbers = (self.ignore_index, self.smoothing, self.inner, self.outer)
-        return (*numbers, self.squash, self.mean, self.chunk, list(self.wants))
+        return (*numbers, self.squash, self.mean, self.chunk, self.padding, list(self.wants))
 
     @classmethod
     def of(cls, arguments: tuple[Any, ...]) -> HeadLoss:
         """The inverse of `arguments`."""
-        ignore_index, smoothing, inner, outer, squash, mean, chunk, wants = arguments
+        ignore_index, smoothing, inner, outer, squash, mean, chunk, padding, wants = arguments
         of_hidden, of_weight, of_bias = wants
         wants = (of_hidden, of_weight, of_bias)
-        return cls(ignore_index, smoothing, inner, outer, squash, mean, chunk, wants)
+        return cls(ignore_index, smoothing, inner, outer, squash, mean, chunk, padding, wants)
 
 
 # Logits and class numbers of a chunk -> the losses of its rows and, where wanted, their slopes.
@@ -64,34 +67,38 @@ def row_losses(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the losses of rows of logits [rows, classes] and the slopes, in the logits' dtype.
 
-    Rows that are ignored have loss and slope zero, whatever their logits.
+    Rows that are ignored have loss and slope zero, whatever their logits; columns that are padding
+    have slope zero.
     """
+    columns = logits.shape[1]
+    classes = columns - head.padding
+    places = torch.arange(columns, device=logits.device, dtype=torch.int32).unsqueeze(0)
     z = logits.to(compute_dtype(logits.dtype))
     z = z if head.inner == 1.0 else z * head.inner
     bent = torch.tanh(z) if head.squash else z
     x = bent * head.outer if head.squash else z
-    top = x.amax(1, keepdim=True)
-    normal = torch.log(torch.exp(x - top).sum(1, keepdim=True)) + top
+    shown = torch.where(places < classes, x, -math.inf) if head.padding else x
+    top = shown.amax(1, keepdim=True)
+    normal = torch.log(torch.exp(shown - top).sum(1, keepdim=True)) + top
     kept = (target != head.ignore_index).unsqueeze(1)
     inside = torch.where(kept, target.unsqueeze(1), 0)
-    classes = logits.shape[1]
     loss = normal - x.gather(1, inside)
     if head.smoothing:
-        spread = normal - x.sum(1, keepdim=True) / classes
-        loss = loss * (1.0 - head.smoothing) + spread * head.smoothing
+        sum_of_x = (torch.where(places < classes, x, 0.0) if head.padding else x).sum(1, True)
+        loss = loss * (1.0 - head.smoothing) + (normal - sum_of_x / classes) * head.smoothing
     loss = torch.where(kept, loss, 0.0).squeeze(1)
     if not any(head.wants):
         return loss, None
-    places = torch.arange(classes, device=logits.device, dtype=torch.int32)
-    hit = places.unsqueeze(0) == inside.to(torch.int32)
-    slope = torch.exp(x - normal) - torch.where(hit, 1.0 - head.smoothing, 0.0)
+    hit = places == inside.to(torch.int32)
+    slope = torch.exp(shown - normal) - torch.where(hit, 1.0 - head.smoothing, 0.0)
     if head.smoothing:
         slope = slope - head.smoothing / classes
     if head.squash:
         slope = slope * (1.0 - bent * bent) * (head.inner * head.outer)
     elif head.inner != 1.0:
         slope = slope * head.inner
-    return loss, torch.where(kept, slope, 0.0).to(logits.dtype)
+    counts = kept & (places < classes) if head.padding else kept
+    return loss, torch.where(counts, slope, 0.0).to(logits.dtype)
 
 
 def loss_by_chunks(
@@ -107,7 +114,10 @@ def loss_by_chunks(
     hidden: [rows, features]. weight: [classes, features]. target: [rows]. step: `row_losses`, or a
     kernel for it; it is always given a whole chunk, of which it need not compute ignored rows.
     """
-    rows, classes = hidden.shape[0], weight.shape[0]
+    rows, classes = hidden.shape[0], weight.shape[0] + head.padding
+    if head.padding:
+        weight = F.pad(weight, (0, 0, 0, head.padding))
+        bias = None if bias is None else F.pad(bias, (0, head.padding))
     step = step or (lambda logits, target: row_losses(head, logits, target))
     missing = -rows % head.chunk
     classes_of_rows = F.pad(target, (0, missing), value=head.ignore_index)
@@ -154,6 +164,7 @@ class _Gradients:
         bias: torch.Tensor | None,
     ) -> None:
         self.weight = weight
+        self.classes = weight.shape[0] - head.padding
         self.wants_weight = head.wants[1]
         self.hidden = torch.empty_like(hidden) if head.wants[0] else hidden.new_empty(0)
         self.of_weight: torch.Tensor | None = None
@@ -178,8 +189,8 @@ class _Gradients:
         of_weight, of_bias = self.of_weight, self.of_bias
         return (
             self.hidden,
-            none if of_weight is None else of_weight.to(kept),
-            none.clone() if of_bias is None else of_bias.to(kept),
+            none if of_weight is None else of_weight[: self.classes].to(kept),
+            none.clone() if of_bias is None else of_bias[: self.classes].to(kept),
         )
 
 
@@ -209,7 +220,7 @@ _NAME = "fuseopt::linear_cross_entropy"
 _library.define(
     "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, "
     "int ignore_index, float smoothing, float inner, float outer, bool squash, bool mean, "
-    "int chunk, bool[3] wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "int chunk, int padding, bool[3] wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -246,13 +257,13 @@ def _backward(ctx: Any, gradient: torch.Tensor | None, *_: Any) -> tuple[Any, ..
         )
     share, *slopes = ctx.saved_tensors
     if gradient is None:
-        return (None,) * 12
+        return (None,) * 13
     scale = gradient * share
     gradients = [
         (slope.to(scale.dtype) * scale).to(dtype) if wanted else None
         for slope, dtype, wanted in zip(slopes, ctx.dtypes, ctx.wants, strict=True)
     ]
-    return (*gradients, *(None,) * 9)
+    return (*gradients, *(None,) * 10)
 
 
 _library.impl("linear_cross_entropy", _compute, "CompositeExplicitAutograd")

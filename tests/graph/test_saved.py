@@ -14,6 +14,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.decomposition import select_decomp_table
 
 from fuseopt.graph.joint import write_composites
+from fuseopt.graph.parting import part
 
 ROWS, WORDS = 64, 1000
 
@@ -26,9 +27,8 @@ def kept(function: Callable[..., Any], *args: Any, inductor: bool) -> list[torch
     def partition(joint: fx.GraphModule, *rest: Any, num_fwd_outputs: int, **options: Any) -> Any:
         if not inductor:
             write_composites(joint, lambda _: True)
-        parts = min_cut_rematerialization_partition(
-            joint, *rest, num_fwd_outputs=num_fwd_outputs, **options
-        )
+        split = min_cut_rematerialization_partition if inductor else part
+        parts = split(joint, *rest, num_fwd_outputs=num_fwd_outputs, **options)
         outputs = parts[0].graph.output_node().args[0]
         saved = set(outputs[num_fwd_outputs:]) - set(outputs[:num_fwd_outputs])
         found.extend(n.meta["val"] for n in saved if n.op != "placeholder")
@@ -163,3 +163,82 @@ def test_a_model_keeps_no_more_than_inductor_would(name, attention, dtype) -> No
         wide = [t for t in ours if t.dtype == torch.float32 and not _is_statistic(t)]
         # What is float32 is what attention keeps of each row.
         assert all(t.numel() <= 2 * 32 * 4 for t in wide)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+def rotated(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    turned = torch.cat((-second, first), -1)
+    return x * angles.cos().to(x.dtype) + turned * angles.sin().to(x.dtype)
+
+
+def tables() -> torch.Tensor:
+    half = torch.arange(ROWS)[:, None] * 0.5 ** torch.arange(4.0)
+    return torch.cat((half, half), -1)
+
+
+def test_a_gated_activation_is_computed_again_for_the_product_that_reads_it() -> None:
+    up, gate, down = (nn.Linear(32, 96), nn.Linear(32, 96), nn.Linear(96, 32))
+    x = torch.randn(ROWS, 32, requires_grad=True)
+
+    def step(x):
+        return down(F.silu(gate(x)) * up(x))
+
+    shapes = [tuple(t.shape) for t in kept(step, x, inductor=False)]
+    assert sorted(shapes) == [(ROWS, 96), (ROWS, 96)]
+
+
+def test_of_a_norm_and_the_product_that_reads_it_a_number_a_row_is_kept() -> None:
+    layer = nn.Linear(32, 32, dtype=torch.bfloat16)
+    weight = nn.Parameter(torch.ones(32, dtype=torch.bfloat16))
+    x = torch.randn(ROWS, 32, dtype=torch.bfloat16, requires_grad=True)
+
+    def step(x):
+        return layer(rms_norm(x, weight))
+
+    assert [tuple(t.shape) for t in kept(step, x, inductor=False)] == [(ROWS, 1)]
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_heads_are_normed_rotated_and_repeated_again(layers) -> None:
+    """Kept of each layer: queries, keys and values as products give them, and the result twice.
+
+    The CPU lays it out in another way than the next product reads it.
+    """
+    weights = [
+        [nn.Parameter(torch.randn(16, width) / 4) for width in (16, 8, 8)] for _ in range(layers)
+    ]
+    x = torch.randn(2, ROWS, 16, requires_grad=True)
+    ones = nn.Parameter(torch.ones(8))
+
+    def step(x):
+        angles = tables()
+        for q, k, v in weights:
+            q, k, v = ((x @ w).unflatten(-1, (-1, 8)) for w in (q, k, v))
+            q, k = (rotated(rms_norm(t, ones).transpose(1, 2), angles) for t in (q, k))
+            k, v = (t[:, :, None].expand(-1, -1, 2, -1, -1) for t in (k, v.transpose(1, 2)))
+            k, v = (t.reshape(2, 2, ROWS, 8) for t in (k, v))
+            x = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        return x
+
+    large = [t for t in kept(step, x, inductor=False) if t.numel() > 2 * ROWS * 2]
+    in_memory = {t.untyped_storage()._cdata: t.numel() for t in large}
+    allowed = layers * (16 + 8 + 8 + 2 * 16) * 2 * ROWS
+    assert sum(in_memory.values()) <= allowed + tables().numel() * 2
+
+
+def test_residual_sums_are_kept_and_not_added_up_again() -> None:
+    layers = [nn.Linear(32, 32) for _ in range(4)]
+    x = torch.randn(ROWS, 32, requires_grad=True)
+
+    def step(x):
+        for layer in layers:
+            x = x + torch.tanh(layer(x))
+        return x
+
+    given = [t.numel() for t in kept(step, x, inductor=False)]
+    assert sum(given) <= 2 * 4 * ROWS * 32
