@@ -4,8 +4,8 @@
 
 In one kernel y is float32 and as exact as it gets, in another it has been stored in 16 bits;
 computed again it may differ in its last bit. Then nothing equals the maximum, and a gradient
-divides zero by zero. So y and m are rounded where they are made, if to 16 bits, they are not made again in
-another kernel, and a backward graph that compares them has them saved.
+divides zero by zero. So y and m are rounded where they are made, if to 16 bits, they are not made
+again in another kernel, and a backward graph that compares them has them saved.
 """
 
 from __future__ import annotations
