@@ -99,6 +99,17 @@ def draw_inputs(
     raise KernelError("no indices were found with which the kernel stays inside its tables")
 
 
+def largest_drawn(kernel: LoopKernel, device: torch.device, sizes: Mapping[Any, int]) -> int:
+    """Return the most elements that a tensor has of a kernel's outputs and inputs as drawn here."""
+    known = dict(sizes)
+    tables = _tables(kernel) if device.type == "cpu" else frozenset()
+    drawn = [
+        replace(p, shape=(TABLE_ROWS, *p.shape[1:])) if number in tables else p
+        for number, p in enumerate(kernel.inputs)
+    ]
+    return max(dims.hint(p.distinct, known) for p in (*drawn, *kernel.outputs))
+
+
 def _ranges(high: int) -> Iterator[tuple[int, int]]:
     """Ranges to draw indices from: kernels may compute with them before they read a table."""
     while high > 0:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from fuseopt.runtime.cache import Store
 from fuseopt.runtime.call import Built, RegionKernel, stream_of
 from fuseopt.runtime.memory import free_memory
 from fuseopt.runtime.module import first_line
+from fuseopt.runtime.samples import largest_drawn
 from fuseopt.verify.compare import Verdict, verified
 from fuseopt.verify.inputs import input_sets
 from fuseopt.verify.outputs import judge_outputs
@@ -179,6 +179,5 @@ def _blank(kernel: RegionKernel, number: int, sizes: dict[Any, int], fill: int |
 
 
 def _fits(kernel: RegionKernel, sizes: dict[Any, int]) -> bool:
-    params = itertools.chain(kernel.kernel.inputs, kernel.kernel.outputs)
-    elements = max(dims.hint(p.distinct, sizes) for p in params)
+    elements = largest_drawn(kernel.kernel, kernel.device, sizes)
     return elements * 8 * TRUTH_COPIES < free_memory(kernel.device) * MEMORY

@@ -361,3 +361,22 @@ def test_inputs_are_the_same_each_time_and_draw_nothing_from_the_global_state():
 
 def test_symbolic_sizes_are_checked_at_their_example_values():
     assert verdict_on(activated, X, Y, dynamic=True).passed
+
+
+def test_a_check_that_would_take_most_of_the_memory_is_not_run(monkeypatch):
+    monkeypatch.setattr(check_module, "free_memory", lambda device: 100_000)
+
+    verdict = verdict_on(lambda x: F.gelu(x * 2), random(64, 64))
+
+    assert verdict.passed
+    assert verdict.how.startswith("not run")
+
+
+def test_a_table_counts_with_the_rows_that_are_drawn_of_it(monkeypatch):
+    monkeypatch.setattr(check_module, "free_memory", lambda device: 2 * 1024 * 8 * 8 * 6 + 1000)
+    table, places = random(50_000, 8), torch.arange(6)
+
+    verdict = verdict_on(lambda t, p: torch.embedding(t, p) * 2 + 1, table, places)
+
+    assert verdict.passed
+    assert verdict.how == "interpreter"
