@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.fx.graph import _BoxedCodeGen
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fuseopt.config import Config, Environment
-from fuseopt.events import FellBack, Log, NotReplayed, Planned, Reason, Spliced
+from fuseopt.events import FellBack, Log, NotReplayed, Planned, Reason, RolledBack, Spliced
 from fuseopt.graph.form import NormalisedGraph, copy_graph, count_kernels, written_inputs
 from fuseopt.graph.normalise import Compiled
 from fuseopt.graph.reinplace import reinplace
@@ -35,9 +35,12 @@ from fuseopt.sites import (
     drop_slower,
     record_sites,
     verify_sites,
+    without_refused,
 )
 from fuseopt.verify.graph import FirstCallCheck
 from fuseopt.verify.watch import References, Watch
+
+WITH_BACKWARD = "the backward graph disagrees and is put back: the forward graph goes with it"
 
 
 def compile_graph(
@@ -69,15 +72,20 @@ def examine_graph(
 class Examined:
     """The sites of a graph, and the kernels of those that are in use, by structural key.
 
-    spliced: the graph with its kernels, and what rules put in place of matches, called in it.
-    changed: whether anything is.
+    others: what else is called, in place of matches of rules.
+    spliced: the graph with its kernels and the others called in it.
     """
 
     device: torch.device
     sites: tuple[Site, ...]
     kernels: Kernels
+    others: tuple[Call, ...]
     spliced: fx.GraphModule
-    changed: bool
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything is called."""
+        return bool(self.kernels or self.others)
 
 
 def _examine(
@@ -90,22 +98,31 @@ def _examine(
     for event in plan.rest:
         log.record(event)
     log.record(Planned(graph.number, len(plan.sites), len(distinct(plan.sites))))
-    kernels = build_sites(plan.sites, builder, graph.number, log)
+    sites = without_refused(plan.sites, graph, log)
+    kernels = build_sites(sites, builder, graph.number, log)
     if config.verify:
-        kernels = verify_sites(plan.sites, kernels, graph.number, config, log, builder.store)
+        built = kernels
+        kernels = verify_sites(sites, built, graph.number, config, log, builder.store)
+        wrong = [s for s in sites if s.region.key in built and s.region.key not in kernels]
+        for site in wrong:
+            graph.pair.refuse(site.region.nodes)
+        if wrong and graph.level == "backward":
+            graph.pair.put_back()
     if device.type == "cuda" and environment.tune:
-        kernels = drop_slower(plan.sites, kernels, builder, graph.number, log)
-    record_sites(plan.sites, kernels, graph.number, log)
-    heads = head_calls(graph, builder, config, log)
-    calls = [*replacing.calls, *heads, *calls_of(plan.sites, kernels)]
-    in_kernels = {node for call in calls for node in call.nodes}
-    make_whole(graph.gm, lambda node: node not in in_kernels)
-    spliced = _spliced(graph, calls, log)
-    return Examined(device, plan.sites, kernels, spliced, bool(calls))
+        kernels = drop_slower(sites, kernels, builder, graph.number, log)
+    record_sites(sites, kernels, graph.number, log)
+    others = (*replacing.calls, *head_calls(graph, builder, config, log))
+    spliced = _spliced(graph, [*others, *calls_of(sites, kernels)], log)
+    return Examined(device, sites, kernels, others, spliced)
 
 
 def _spliced(graph: NormalisedGraph, calls: Sequence[Call], log: Log) -> fx.GraphModule:
-    """Return the graph with calls in place, and record how many kernels that leaves."""
+    """Return the graph with calls in place, and record how many kernels that leaves.
+
+    Composites of which no piece is in a kernel become whole again.
+    """
+    in_kernels = {node for call in calls for node in call.nodes}
+    make_whole(graph.gm, lambda node: node not in in_kernels)
     spliced = splice(graph.gm, calls)
     launches = count_kernels(spliced) + sum(c.launches for c in calls)
     log.record(Spliced(graph.number, launches))
@@ -146,15 +163,52 @@ def _watched(graph: NormalisedGraph, made: Examined, watch: Watch) -> Compiled:
 
 def emit_graph(graph: NormalisedGraph, made: Examined, config: Config, log: Log) -> Compiled:
     """Return an examined graph as a function, which checks itself when it is first called."""
+    original = run_original(graph.gm)
+    text, run = _checked(graph, made, original, config, log)
+    running = _Running(run)
+    if graph.level == "forward":
+
+        def put_back() -> None:
+            running.run = original
+            if graph.pair.whole:
+                key = f"graph:{graph.number}"
+                log.record(RolledBack(graph.number, key, Reason.WRONG, WITH_BACKWARD))
+            else:
+                sites = without_refused(made.sites, graph, log)
+                calls = [*made.others, *calls_of(sites, made.kernels)]
+                fewer = replace(made, sites=sites, spliced=_spliced(graph, calls, log))
+                _, running.run = _checked(graph, fewer, original, config, log)
+
+        graph.pair.put_back = put_back
+    if config.mode == "reduce-overhead":
+        running.run = _replayed(running.run, graph, made.device, log)
+    return with_source(running, original, text)
+
+
+@dataclass(slots=True)
+class _Running:
+    """What runs as a graph, which may change."""
+
+    run: Compiled
+
+
+def _checked(
+    graph: NormalisedGraph, made: Examined, original: Compiled, config: Config, log: Log
+) -> tuple[str, Compiled]:
+    """Return the code of an examined graph, and what runs it and checks it the first time."""
     reinplace(made.spliced)
     emitted = emit(made.spliced, f"graph_{graph.number}", made.device, graph.level)
-    run: Compiled = emitted.run
-    original = run_original(graph.gm)
-    if config.verify and made.changed:
-        run = FirstCallCheck(run, original, graph.gm, graph.number, log, config.strict)
-    if config.mode == "reduce-overhead":
-        run = _replayed(run, graph, made.device, log)
-    return with_source(run, original, emitted.text)
+    if not (config.verify and made.changed):
+        return emitted.text, emitted.run
+
+    def failed() -> None:
+        graph.pair.whole = True
+        if graph.level == "backward":
+            graph.pair.put_back()
+
+    number, strict = graph.number, config.strict
+    check = FirstCallCheck(emitted.run, original, graph.gm, number, log, strict, failed)
+    return emitted.text, check
 
 
 def _replayed(run: Compiled, graph: NormalisedGraph, device: torch.device, log: Log) -> Compiled:
@@ -173,14 +227,14 @@ def _replayed(run: Compiled, graph: NormalisedGraph, device: torch.device, log: 
     return Replay(run, device, own, written_inputs(graph.gm), refused)
 
 
-def with_source(run: Compiled, original: Compiled, text: str) -> Compiled:
-    """Return a plain function that calls `run`, with the code that is shown for it.
+def with_source(running: _Running, original: Compiled, text: str) -> Compiled:
+    """Return a plain function that calls what runs, with the code that is shown for it.
 
     original: runs instead for tensors that kernels cannot work on.
     """
 
     def call(args: list[Any]) -> Sequence[Any]:
-        return original(args) if tensors_stand_in() else run(args)
+        return original(args) if tensors_stand_in() else running.run(args)
 
     call.source = text  # type: ignore[attr-defined]
     return call

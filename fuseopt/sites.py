@@ -16,6 +16,7 @@ from fuseopt.events import Log, NotFused, Reason, RegionFused, RolledBack, Verif
 from fuseopt.fuse.claim import Claim
 from fuseopt.fuse.cost import bytes_alone, bytes_fused
 from fuseopt.fuse.cost import hint_of as size_hint
+from fuseopt.graph.form import NormalisedGraph
 from fuseopt.graph.locate import node_info, tensor_text
 from fuseopt.graph.splice import Call
 from fuseopt.graph.symbols import hint_of
@@ -81,6 +82,24 @@ def _order(site: Site) -> Order:
     hints = tuple(map(hint_of, site.sizes))
     title = f"Computes {', '.join(n.name for n in site.chosen.kernels)}."
     return Order(site.region.key, site.name, title, site.region.kernel, symbols, hints)
+
+
+def without_refused(sites: Sequence[Site], graph: NormalisedGraph, log: Log) -> tuple[Site, ...]:
+    """Return the sites of whose operations the other half keeps its kernels, and tell the others.
+
+    The log has each distinct kernel that is put back.
+    """
+    refused = [s for s in sites if graph.pair.refuses(s.region.nodes)]
+    for site in distinct(refused):
+        log.record(RolledBack(graph.number, site.region.key, Reason.WRONG, _half(site)))
+    for site in refused:
+        nodes = tuple(map(node_info, site.chosen.kernels))
+        log.record(NotFused(graph.number, nodes, Reason.WRONG, _half(site), rule=site.rule))
+    return tuple(s for s in sites if s not in refused)
+
+
+def _half(site: Site) -> str:
+    return f"{site.name} is put back with the other half of its operations, which disagrees"
 
 
 def verify_sites(

@@ -11,13 +11,14 @@ A normalised graph
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from fuseopt.graph.pair import Pair
 from fuseopt.ops.dropout import KEEP
 
 LEVELS = ("inference", "forward", "backward")
@@ -56,12 +57,14 @@ class NormalisedGraph:
     level: "inference" (nothing in it needs gradients), or "forward" and "backward" of training.
     number: its number in the log.
     inputs: what each placeholder stands for, in the same order.
+    pair: shared by the two graphs of a training step.
     """
 
     gm: fx.GraphModule
     level: str
     number: int
     inputs: tuple[Input, ...]
+    pair: Pair = field(default_factory=Pair)
 
     def __post_init__(self) -> None:
         assert self.level in LEVELS, self.level

@@ -30,6 +30,7 @@ from fuseopt.graph.form import (
 from fuseopt.graph.functional import trace_functional
 from fuseopt.graph.locate import dotted_path
 from fuseopt.graph.overlap import held_to_overlaps, overlap_test
+from fuseopt.graph.pair import Pair
 
 _logger = logging.getLogger(__name__)
 
@@ -56,8 +57,10 @@ def normalise(
     captured = as_written or gm.forward
     gm = with_dropout_out_of_place(without_idle_dropout(gm), has_kernels)
 
+    pair = Pair()
+
     def compile_level(part: fx.GraphModule, level: str, what: tuple[Input, ...]) -> Compiled:
-        graph = NormalisedGraph(_with_tuple_output(part), level, next_number(), what)
+        graph = NormalisedGraph(_with_tuple_output(part), level, next_number(), what, pair)
         check_form(graph)
         mark_compared(part.graph)
         return compile_graph(graph)

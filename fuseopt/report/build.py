@@ -224,6 +224,7 @@ def build_report(log: Log, subject: str = "") -> Report:
     verdicts = {e.key: e for e in events if isinstance(e, Verified)}
     stopped = _stopped(events)
     compiled = [e for e in events if isinstance(e, KernelCompiled)]
+    put_back = {(e.graph, e.nodes) for e in events if isinstance(e, NotFused)}
     regions = tuple(
         FusedRegion(
             **{f.name: getattr(e, f.name) for f in fields(RegionFused)},
@@ -232,7 +233,7 @@ def build_report(log: Log, subject: str = "") -> Report:
             compiled=tuple(c for c in compiled if c.key == e.key),
         )
         for e in events
-        if isinstance(e, RegionFused)
+        if isinstance(e, RegionFused) and (e.graph, e.nodes) not in put_back
     )
     rejected = tuple(e for e in events if isinstance(e, NotFused))
     return Report(regions, rejected, events, subject)

@@ -38,7 +38,8 @@ FIRST_OF_STATE = 2  # results of fused attention before its random state: output
 class FirstCallCheck:
     """A compiled graph that checks itself when it is first called.
 
-    run: the compiled graph; original: its original operations; graph: the original as a graph.
+    run: the compiled graph; original: its original operations; graph: the original as a graph;
+    failed: called where the two disagree.
     """
 
     run: Run
@@ -47,6 +48,7 @@ class FirstCallCheck:
     number: int
     log: Log
     strict: bool
+    failed: Callable[[], None] = lambda: None
     done: bool = False
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
@@ -79,6 +81,7 @@ class FirstCallCheck:
         if self.strict:
             raise VerificationError(f"graph {self.number}: {verdict.detail}")
         self.run = self.original
+        self.failed()
         for i in written:
             kept[i].copy_(given[i])
         return expected
